@@ -1,0 +1,32 @@
+"""The registry of op kinds; importing it registers all of them."""
+
+from traincast.graph.kinds import dense, movement, normal, pointwise
+from traincast.graph.kinds.base import (
+    DATA,
+    FORWARD,
+    KINDS,
+    PHASES,
+    WEIGHT,
+    Arg,
+    Case,
+    Costs,
+    Kernel,
+    Kind,
+)
+
+__all__ = [
+    "DATA",
+    "FORWARD",
+    "KINDS",
+    "PHASES",
+    "WEIGHT",
+    "Arg",
+    "Case",
+    "Costs",
+    "Kernel",
+    "Kind",
+    "dense",
+    "movement",
+    "normal",
+    "pointwise",
+]

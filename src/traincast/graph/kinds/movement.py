@@ -1,0 +1,299 @@
+"""Kinds that move data: views, copies, concatenation, look-ups, interpolation, sorting."""
+
+from __future__ import annotations
+
+from traincast.graph.graph import Op
+from traincast.graph.kinds.base import Case, Costs, Kernel, Kind, pointwise, register, total
+
+_VIEW_BACKWARD = {
+    "slice": "slice_backward",
+    "select": "select_backward",
+    "narrow": "slice_backward",
+    "diagonal": "diagonal_backward",
+    "unfold": "unfold_backward",
+    "as_strided": "as_strided_backward",
+}
+
+
+def _view(c: Case) -> Costs:
+    """No kernel forward. Backward, a part is written into zeros, a broadcast is summed."""
+    fn = str(c.attrs["fn"])
+    x = c.ins[0]
+    if not x.grad:
+        return Costs(())
+    out = total(c.outs)
+    if fn in ("split", "unbind"):
+        name = "cat" if fn == "split" else "stack"
+        return Costs((), (Kernel(name, "copy", 0, 0, out, x.size),))
+    if fn == "expand":
+        y = c.outs[0]
+        if y.n == x.n:
+            return Costs(())
+        return Costs((), (Kernel("sum", "reduction", 0, y.n, y.size, x.size),))
+    if fn in _VIEW_BACKWARD and c.outs[0].n < x.n:
+        return Costs((), (Kernel(_VIEW_BACKWARD[fn], "copy", 0, 0, out, x.size + out),))
+    return Costs(())
+
+
+register(
+    Kind(
+        name="view",
+        summary="reshape, permute, slice, expand, split: other axes on the same memory, no copy",
+        inputs=(1, 1),
+        attrs={"fn": str},
+        costs=_view,
+        differentiable=lambda op: op.attrs.get("fn") != "detach",
+        alias=lambda _: True,
+        parallel=frozenset({"*"}),
+    )
+)
+
+_COPY_BACKWARD = {
+    "clone": (),
+    "cast": ("_to_copy",),
+    "pad": ("constant_pad_nd",),
+    "roll": ("roll",),
+    "flip": ("flip",),
+    "repeat": ("sum",),
+    "cumsum": ("flip", "cumsum", "flip"),
+    "im2col": ("col2im",),
+    "col2im": ("im2col",),
+    "copy_": (),
+    "slice_scatter": ("slice_scatter",),
+}
+
+
+def _copy(c: Case) -> Costs:
+    """Forward reads and writes once, backward likewise where there is something to undo.
+
+    A cast between equal types is no copy: it is free, as in PyTorch.
+    """
+    fn = str(c.attrs["fn"])
+    x, y = c.ins[0], c.outs[0]
+    if fn == "cast" and x.each == y.each:
+        return Costs(())
+    names = {"cast": "_to_copy", "pad": "constant_pad_nd"}
+    per = 1 if fn == "cumsum" else 0
+    forward = Kernel(names.get(fn, fn), "copy", 0, per * y.n, total(c.ins), y.size)
+    if not x.grad:
+        return Costs((forward,))
+    back = tuple(
+        Kernel(name, "copy", 0, per * y.n, y.size, x.size)
+        for name in _COPY_BACKWARD.get(fn, (f"{fn}_backward",))
+    )
+    return Costs((forward,), back)
+
+
+register(
+    Kind(
+        name="copy",
+        summary="a real copy: contiguous, cast, pad, roll, repeat, cumulative sum",
+        inputs=(1, None),
+        attrs={"fn": str},
+        costs=_copy,
+        parallel=frozenset({"*"}),
+    )
+)
+
+
+def _concat(c: Case) -> Costs:
+    """Backward is free: each input's gradient is a slice of the output's."""
+    y = c.outs[0]
+    return Costs((Kernel("cat", "copy", 0, 0, total(c.ins), y.size),))
+
+
+def _concat_shape(c: Case) -> tuple[tuple[int, ...] | None, ...]:
+    axis = int(c.number("axis"))
+    shape = list(c.ins[0].shape)
+    if not -len(shape) <= axis < len(shape):
+        return (None,)
+    shape[axis] = sum(a.shape[axis] for a in c.ins if len(a.shape) == len(shape))
+    return (tuple(shape),)
+
+
+register(
+    Kind(
+        name="concat",
+        summary="concatenation along one axis",
+        inputs=(1, None),
+        attrs={"axis": int},
+        costs=_concat,
+        shapes=_concat_shape,
+        parallel=frozenset({"*"}),
+    )
+)
+
+
+def _embedding(c: Case) -> Costs:
+    """Reads one row an index; backward fills the table's dense gradient with zeros and adds."""
+    table, index = c.ins[0], c.ins[1]
+    y = c.outs[0]
+    rows = y.size * (index.n / max(y.n / max(table.shape[-1], 1), 1))
+    forward = Kernel("embedding", "gather", 0, 0, rows + index.size, y.size)
+    if not table.grad:
+        return Costs((forward,))
+    back = Kernel(
+        "embedding_dense_backward", "gather", 0, y.n, rows + index.size, table.size + rows
+    )
+    return Costs((forward,), (), (back,), (1,))
+
+
+register(
+    Kind(
+        name="embedding",
+        summary="rows of a table by index; several rows summed for a bag",
+        inputs=(2, 4),
+        attrs={},
+        costs=_embedding,
+        parallel=frozenset({"sample", "sequence", "token", "channel"}),
+    )
+)
+
+_GATHER_BACKWARD = {
+    "index": ("index_put",),
+    "gather": ("scatter_add",),
+    "index_select": ("index_add",),
+    "take_along_dim": ("scatter_add",),
+    "scatter": ("scatter", "gather"),
+    "scatter_add": ("gather",),
+    "index_add": ("index_select",),
+    "index_put": ("index_put", "index"),
+}
+
+
+def _gather(c: Case) -> Costs:
+    fn = str(c.attrs["fn"])
+    x, y = c.ins[0], c.outs[0]
+    writes_into = fn in ("scatter", "scatter_add", "index_add", "index_put")
+    read = total(c.ins[1:]) + (x.size if writes_into else y.size)
+    forward = Kernel(fn, "gather", 0, 0, read, y.size)
+    if not any(a.grad for a in c.ins):
+        return Costs((forward,))
+    moved = min(x.n, y.n) * x.each
+    back = tuple(
+        Kernel(name, "gather", 0, y.n, 2 * moved, x.size + moved)
+        for name in _GATHER_BACKWARD.get(fn, (f"{fn}_backward",))
+    )
+    saved = tuple(i for i in range(1, len(c.ins)) if not c.ins[i].grad)
+    return Costs((forward,), back, (), saved)
+
+
+register(
+    Kind(
+        name="gather",
+        summary="indexed reads and writes: index, gather, scatter",
+        inputs=(1, None),
+        attrs={"fn": str},
+        costs=_gather,
+        parallel=frozenset({"*"}),
+    )
+)
+
+
+def _fill(c: Case) -> Costs:
+    return Costs((Kernel(str(c.attrs["fn"]), "fill", 0, 0, 0, total(c.outs)),))
+
+
+register(
+    Kind(
+        name="fill",
+        summary="new values out of nothing: zeros, ranges, random numbers",
+        inputs=(0, None),
+        attrs={"fn": str},
+        costs=_fill,
+        differentiable=lambda _: False,
+    )
+)
+
+
+def _interpolate(c: Case) -> Costs:
+    x, y = c.ins[0], c.outs[0]
+    name = str(c.attrs["fn"])
+    taps = {"nearest": 1, "bilinear": 4, "linear": 2, "bicubic": 16, "trilinear": 8}
+    per = next((n for key, n in taps.items() if key in name), 4)
+    forward = Kernel(name, "interpolate", 0, 2 * per * y.n, x.size, y.size)
+    if not x.grad:
+        return Costs((forward,))
+    back = Kernel(f"{name}_backward", "interpolate", 0, 2 * per * y.n, y.size, x.size)
+    return Costs((forward,), (back,), (), (0, 1) if "grid" in name else ())
+
+
+register(
+    Kind(
+        name="interpolate",
+        summary="resampling of an image or signal to another size",
+        inputs=(1, 2),
+        attrs={"fn": str},
+        costs=_interpolate,
+        parallel=frozenset({"sample", "channel"}),
+    )
+)
+
+
+def _sort(c: Case) -> Costs:
+    """Sorting and top-k, as routing in a mixture of experts uses them; several passes."""
+    x = c.ins[0]
+    forward = Kernel(str(c.attrs["fn"]), "sort", 0, 8 * x.n, 4 * x.size, 2 * total(c.outs))
+    if not x.grad:
+        return Costs((forward,))
+    back = Kernel("value_selecting_reduction_backward", "gather", 0, 0, 2 * total(c.outs), x.size)
+    return Costs((forward,), (back,), (), (~1,) if len(c.outs) > 1 else ())
+
+
+register(
+    Kind(
+        name="sort",
+        summary="sorting and top-k selection, such as expert routing",
+        inputs=(1, 2),
+        attrs={"fn": str},
+        costs=_sort,
+        parallel=frozenset({"sample", "sequence", "token"}),
+    )
+)
+
+
+def _unknown(c: Case) -> Costs:
+    """No formula: bounded from below by reading every input and writing every output once.
+
+    Backward is taken as the same traffic for data. Reported by name wherever it occurs.
+    """
+    name = str(c.attrs["fn"])
+    forward = Kernel(name, "unknown", 0, 0, total(c.ins), total(c.outs))
+    if not any(a.grad for a in c.ins):
+        return Costs((forward,))
+    back = Kernel(f"{name}_backward", "unknown", 0, 0, total(c.outs) + total(c.ins), total(c.ins))
+    return Costs((forward,), (back,), (), tuple(range(len(c.ins))))
+
+
+def _has_formula(_: Op) -> bool:
+    return True
+
+
+register(
+    Kind(
+        name="unknown",
+        summary="an op without a formula: named and bounded by its traffic, never dropped",
+        inputs=(0, None),
+        attrs={"fn": str},
+        costs=_unknown,
+        differentiable=_has_formula,
+    )
+)
+
+
+def _accumulate(c: Case) -> Costs:
+    """A value with several readers gets its gradients added up, one kernel a further reader."""
+    x = c.ins[0]
+    more = int(c.number("readers")) - 1
+    return Costs((), (pointwise("add", 2 * x.size, x.size, x.n),) * more)
+
+
+register(
+    Kind(
+        name="accumulate",
+        summary="sum of the gradients of a value that several ops read; inserted, never ingested",
+        inputs=(1, 1),
+        attrs={"readers": int},
+        costs=_accumulate,
+    )
+)

@@ -1,0 +1,186 @@
+"""Elementwise kinds: what each function saves for backward and which kernels its gradient runs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from traincast.graph.graph import Op
+from traincast.graph.kinds.base import Case, Costs, Kernel, Kind, pointwise, register, summed, total
+
+
+class Rule(NamedTuple):
+    """How one elementwise function behaves."""
+
+    ops: float
+    """Elementary operations for each output element; transcendental functions count about 10."""
+    saved: str
+    """What backward needs: i the inputs, o the output, c the first input only, - nothing."""
+    backward: tuple[str, ...]
+    """aten ops that the gradient of each input runs."""
+
+
+_NONE = Rule(1, "-", ())
+
+RULES: dict[str, Rule] = {
+    "add": _NONE,
+    "sub": _NONE,
+    "rsub": Rule(1, "-", ("neg",)),
+    "neg": Rule(1, "-", ("neg",)),
+    "mul": Rule(1, "i", ("mul",)),
+    "mul_scalar": Rule(1, "-", ("mul",)),
+    "div": Rule(4, "i", ("div",)),
+    "div_scalar": Rule(1, "-", ("div",)),
+    "reciprocal": Rule(4, "o", ("mul", "mul", "neg")),
+    "pow": Rule(10, "i", ("pow", "mul", "mul")),
+    "square": Rule(1, "i", ("pow", "mul", "mul")),
+    "sqrt": Rule(4, "o", ("mul", "div")),
+    "rsqrt": Rule(4, "o", ("mul", "pow", "mul")),
+    "exp": Rule(10, "o", ("mul",)),
+    "log": Rule(10, "i", ("div",)),
+    "log1p": Rule(10, "i", ("add", "div")),
+    "abs": Rule(1, "i", ("sgn", "mul")),
+    "sin": Rule(10, "i", ("cos", "mul")),
+    "cos": Rule(10, "i", ("sin", "neg", "mul")),
+    "erf": Rule(10, "i", ("pow", "neg", "exp", "mul", "mul")),
+    "relu": Rule(1, "o", ("threshold_backward",)),
+    "threshold": Rule(1, "i", ("threshold_backward",)),
+    "sigmoid": Rule(12, "o", ("sigmoid_backward",)),
+    "tanh": Rule(12, "o", ("tanh_backward",)),
+    "gelu": Rule(16, "i", ("gelu_backward",)),
+    "silu": Rule(13, "i", ("silu_backward",)),
+    "mish": Rule(25, "i", ("mish_backward",)),
+    "hardswish": Rule(4, "i", ("hardswish_backward",)),
+    "hardsigmoid": Rule(3, "i", ("hardsigmoid_backward",)),
+    "hardtanh": Rule(2, "i", ("hardtanh_backward",)),
+    "leaky_relu": Rule(2, "i", ("leaky_relu_backward",)),
+    "elu": Rule(12, "i", ("elu_backward",)),
+    "softplus": Rule(20, "i", ("softplus_backward",)),
+    "log_sigmoid": Rule(20, "i", ("log_sigmoid_backward",)),
+    "prelu": Rule(2, "i", ("_prelu_kernel_backward",)),
+    "clamp": Rule(2, "i", ("where",)),
+    "maximum": Rule(1, "i", ("masked_fill",)),
+    "minimum": Rule(1, "i", ("masked_fill",)),
+    "where": Rule(1, "c", ("where",)),
+    "masked_fill": Rule(1, "m", ("masked_fill",)),
+    "lerp": Rule(3, "i", ("mul",)),
+    "addcmul": Rule(2, "i", ("mul",)),
+    "addcdiv": Rule(5, "i", ("div",)),
+    "triu": Rule(1, "-", ("triu",)),
+    "tril": Rule(1, "-", ("tril",)),
+}
+"""Differentiable functions. Those of NOT_DIFFERENTIABLE stop the gradient."""
+
+NOT_DIFFERENTIABLE = frozenset(
+    {
+        "eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_not",
+        "bitwise_xor", "logical_and", "logical_or", "logical_not", "logical_xor", "isnan",
+        "isinf", "isfinite", "floor", "ceil", "round", "trunc", "sign", "sgn", "floor_divide",
+        "remainder", "fmod", "bucketize", "searchsorted", "shift", "isin", "bernoulli",
+    }
+)  # fmt: skip
+
+
+def _backward_of(fn: str, index: int, rule: Rule) -> tuple[str, ...]:
+    """Return the aten ops of the gradient with respect to input `index`."""
+    if fn == "sub" and index == 1:
+        return ("neg",)
+    if fn == "div" and index == 1:
+        # d(a/b)/db = -(a/b)/b, as autograd evaluates it.
+        return ("neg", "div", "div", "mul")
+    if fn in ("where", "masked_fill") and index == (0 if fn == "where" else 1):
+        return ()
+    if fn == "pow" and index == 1:
+        return ("pow", "log", "mul", "mul")
+    return rule.backward
+
+
+def _pointwise(c: Case) -> Costs:
+    fn = str(c.attrs["fn"])
+    y = c.outs[0]
+    rule = RULES.get(fn, Rule(1, "-", ()) if fn in NOT_DIFFERENTIABLE else Rule(4, "i", (fn,)))
+    forward = pointwise(fn, total(c.ins), total(c.outs), y.n, rule.ops)
+    data: list[Kernel] = []
+    for index, x in enumerate(c.ins):
+        if not x.grad:
+            continue
+        others = (
+            sum(a.n * a.each for a in c.ins) if rule.saved != "-" and len(c.ins) > 1 else y.size
+        )
+        for name in _backward_of(fn, index, rule):
+            extra = others if rule.saved in "iom" else 0
+            data.append(pointwise(name, y.n * x.each + extra, y.n * x.each, y.n, rule.ops))
+        if x.n < y.n:
+            data.append(summed(y, x))
+    return Costs((forward,), tuple(data), (), _saved(c, fn, rule))
+
+
+def _saved(c: Case, fn: str, rule: Rule) -> tuple[int, ...]:
+    grads = [a.grad for a in c.ins]
+    if rule.saved == "-" or not any(grads):
+        return ()
+    if rule.saved == "o":
+        return (~0,)
+    if rule.saved == "c":
+        return (0,)
+    if rule.saved == "m":
+        return (1,)
+    if fn == "mul" and len(grads) == 2:
+        # The gradient of each factor needs the other one.
+        return ((0,) if grads[1] else ()) + ((1,) if grads[0] else ())
+    if fn == "div":
+        return (0, 1) if grads[1] else (1,)
+    return tuple(range(len(c.ins)))
+
+
+def _broadcast(c: Case) -> tuple[tuple[int, ...] | None, ...]:
+    rank = max((len(a.shape) for a in c.ins), default=0)
+    shape = [1] * rank
+    for a in c.ins:
+        for i, size in enumerate(a.shape, rank - len(a.shape)):
+            if shape[i] == 1:
+                shape[i] = size
+            elif size not in (1, shape[i]):
+                return (None,) * len(c.outs)
+    return (tuple(shape),) * len(c.outs)
+
+
+def _has_gradient(op: Op) -> bool:
+    return op.attrs.get("fn") not in NOT_DIFFERENTIABLE
+
+
+register(
+    Kind(
+        name="pointwise",
+        summary="an elementwise function of its inputs, broadcast: activation, sum, product, mask",
+        inputs=(1, None),
+        attrs={"fn": str},
+        costs=_pointwise,
+        shapes=_broadcast,
+        differentiable=_has_gradient,
+        alias=lambda op: bool(op.attrs.get("inplace")),
+        parallel=frozenset({"*"}),
+    )
+)
+
+
+def _dropout(c: Case) -> Costs:
+    """One pass forward, which also writes a mask of one byte an element; one pass back."""
+    x, y = c.ins[0], c.outs[0]
+    forward = pointwise("native_dropout", x.size, y.size + y.n, y.n, 12)
+    if not x.grad:
+        return Costs((forward,))
+    back = pointwise("native_dropout_backward", y.size + y.n, x.size, y.n, 2)
+    return Costs((forward,), (back,), (), (), y.n)
+
+
+register(
+    Kind(
+        name="dropout",
+        summary="random zeroing, with its mask kept for backward",
+        inputs=(1, 1),
+        attrs={"p": (int, float)},
+        costs=_dropout,
+        shapes=lambda c: (c.ins[0].shape,),
+        parallel=frozenset({"*"}),
+    )
+)
