@@ -1,0 +1,183 @@
+"""Finding devices and links by name, and reading the files they stand in.
+
+Names are resolved from the list of files and two small tables of aliases, so that finding one
+device reads one device file. The checker of files (pydantic) is imported when a file is read.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+from traincast.errors import InputFileError, UnknownNameError
+from traincast.hardware.cluster import Cluster, parse_shape, spread
+from traincast.hardware.device import Device
+from traincast.hardware.files import read_toml
+from traincast.hardware.link import Link
+from traincast.hardware.names import fold
+
+CATALOG = Path(__file__).parent / "catalog"
+
+
+@functools.cache
+def device_names() -> tuple[str, ...]:
+    """Return the ids of the built-in devices, sorted."""
+    return tuple(sorted(path.stem for path in (CATALOG / "devices").glob("*.toml")))
+
+
+def all_devices() -> list[Device]:
+    """Return every built-in device, sorted by id. This reads every file of the catalog."""
+    return [_builtin_device(name) for name in device_names()]
+
+
+def load_device(ref: str | Device) -> Device:
+    """Return the device that `ref` names: a built-in id or alias, or a path to a device file.
+
+    Case, `-`, `_`, spaces and a leading vendor word do not count: "NVIDIA H200" is h200. Anything
+    that ends in `.toml` or contains a slash is a path. A `Device` is returned as it is.
+    """
+    if isinstance(ref, Device):
+        return ref
+    if is_path(ref):
+        return _user_device(ref)
+    return _builtin_device(resolve_device_name(ref))
+
+
+def resolve_device_name(ref: str) -> str:
+    """Return the id of the built-in device that `ref` names, without reading its file."""
+    name = _device_index().get(fold(ref))
+    if name is None:
+        hint = "list them with `traincast devices`, or give a device file such as ./my-gpu.toml"
+        raise UnknownNameError("device", ref, [*device_names(), *_device_aliases()], hint)
+    return name
+
+
+@functools.cache
+def link_names() -> tuple[str, ...]:
+    """Return the ids of the built-in links, sorted."""
+    return tuple(sorted(_link_tables()))
+
+
+def all_links() -> list[Link]:
+    """Return every built-in link, sorted by id."""
+    return [_builtin_link(name) for name in link_names()]
+
+
+def load_link(ref: str | Link) -> Link:
+    """Return the link that `ref` names: a built-in id or alias, or a path to a link file."""
+    if isinstance(ref, Link):
+        return ref
+    if is_path(ref):
+        from traincast.hardware.build import link_from_table
+
+        path = Path(ref)
+        return link_from_table(path.stem, read_toml(path), path)
+    return _builtin_link(resolve_link_name(ref))
+
+
+def resolve_link_name(ref: str) -> str:
+    """Return the id of the built-in link that `ref` names."""
+    name = _link_index().get(fold(ref))
+    if name is None:
+        raise UnknownNameError("link", ref, link_names(), "known: " + ", ".join(link_names()))
+    return name
+
+
+def load_cluster(shape: str | Cluster, network: str | Link | None = None) -> Cluster:
+    """Return the cluster that `shape` describes.
+
+    `16xp100` is 16 devices on as few equal nodes as the usual node of that device (its
+    `node_devices`) allows; `4x8xh100` is 4 nodes of 8; `h100` is one device. The link inside a node
+    is the device's own, or else the one to its host. `network` names the link between nodes, one
+    port for each of the usual node's ports; without it, it is the device's usual one.
+    """
+    if isinstance(shape, Cluster):
+        return shape
+    nodes, count, ref = parse_shape(shape)
+    device = load_device(ref)
+    if nodes is None:
+        nodes, per_node = spread(shape, count or 1, device)
+    else:
+        per_node = count or 1
+    inter = load_link(network if network is not None else device.network)
+    intra = device.link or device.host_link
+    return Cluster(
+        name=shape.strip(),
+        device=device,
+        nodes=nodes,
+        devices_per_node=per_node,
+        intra_link=load_link(intra) if intra else inter,
+        inter_link=inter,
+        # A node that is not full has fewer cards too: clouds sell ports along with devices.
+        ports_per_node=max(1, round(device.network_ports * per_node / device.node_devices)),
+    )
+
+
+def is_path(ref: str) -> bool:
+    """Tell a path from a name: it ends in `.toml` or has a slash."""
+    return ref.lower().endswith(".toml") or "/" in ref or os.sep in ref
+
+
+@functools.cache
+def _builtin_device(name: str) -> Device:
+    from traincast.hardware.build import device_from_table
+
+    path = CATALOG / "devices" / f"{name}.toml"
+    return device_from_table(name, read_toml(path), path)
+
+
+def _user_device(ref: str) -> Device:
+    path = Path(ref).expanduser()
+    try:
+        stat = path.stat()
+        stamp = (stat.st_mtime_ns, stat.st_size)
+    except (OSError, ValueError):
+        stamp = (0, 0)  # reading it says what is wrong
+    return _user_device_at(path, stamp)
+
+
+@functools.lru_cache(maxsize=64)
+def _user_device_at(path: Path, stamp: tuple[int, int]) -> Device:
+    """Read a user's file; `stamp` makes an edited file a new one to the cache."""
+    from traincast.hardware.build import device_from_table
+
+    return device_from_table(path.stem, read_toml(path), path)
+
+
+@functools.cache
+def _device_aliases() -> dict[str, str]:
+    """Return alias to id; a test keeps this table equal to what the device files say."""
+    table: dict[str, str] = read_toml(CATALOG / "aliases.toml")
+    return table
+
+
+@functools.cache
+def _device_index() -> dict[str, str]:
+    names = {fold(alias): name for alias, name in _device_aliases().items()}
+    return names | {fold(name): name for name in device_names()}
+
+
+@functools.cache
+def _link_tables() -> dict[str, dict[str, Any]]:
+    path = CATALOG / "links.toml"
+    tables = read_toml(path)
+    strays = [key for key, table in tables.items() if not isinstance(table, dict)]
+    if strays:
+        raise InputFileError(path, f"{strays} are not tables", "write [name] above each link")
+    return tables
+
+
+@functools.cache
+def _link_index() -> dict[str, str]:
+    tables = _link_tables()
+    names = {fold(alias): name for name, t in tables.items() for alias in t.get("aliases", [])}
+    return names | {fold(name): name for name in tables}
+
+
+@functools.cache
+def _builtin_link(name: str) -> Link:
+    from traincast.hardware.build import link_from_table
+
+    return link_from_table(name, _link_tables()[name], CATALOG / "links.toml")

@@ -1,0 +1,19 @@
+"""How names of devices and links are compared: case, separators and vendor words do not count."""
+
+from __future__ import annotations
+
+import re
+
+_VENDOR_WORDS = {
+    "amd", "apple", "aws", "geforce", "google", "instinct", "intel", "nvidia", "quadro", "radeon",
+    "tesla",
+}  # fmt: skip
+_SEPARATORS = re.compile(r"[\s_\-]+")
+
+
+def fold(name: str) -> str:
+    """Return the form under which names are compared: "NVIDIA GeForce RTX-3090" is "rtx3090"."""
+    words = [word for word in _SEPARATORS.split(name.strip().lower()) if word]
+    while len(words) > 1 and words[0] in _VENDOR_WORDS:
+        words = words[1:]
+    return "".join(words)
