@@ -163,7 +163,7 @@ def _view(op: Op, shapes: list[Shape], known: list[Dims], out: Shape) -> Dims:
 
 
 def _matmul(_op: Op, _s: list[Shape], known: list[Dims], out: Shape) -> Dims:
-    names = list(known[0][: len(out) - 1]) + [""]
+    names = [*known[0][: len(out) - 1], ""]
     if len(known[1]) and known[1][-1] not in names:
         names[-1] = known[1][-1]
     return tuple(names) if len(names) == len(out) else ("",) * len(out)

@@ -1,0 +1,325 @@
+"""Records what a module runs, one entry an aten op, on tensors that have shapes but no data.
+
+Two sources feed one list: a dispatch mode sees every aten op below autograd, so whatever the
+module does is seen; and a few composite functions (linear, attention, dropout, recurrent layers,
+cross-entropy) are recorded whole, since a CPU would expand them in another way than a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from traincast.graph import Attr
+
+_DTYPES = {
+    torch.float64: "float64",
+    torch.float32: "float32",
+    torch.bfloat16: "bfloat16",
+    torch.float16: "float16",
+    torch.int64: "int64",
+    torch.int32: "int32",
+    torch.int16: "int16",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+    torch.bool: "bool",
+    torch.complex64: "complex64",
+}
+
+
+_SIDE = frozenset({"view", "copy", "fill"})
+"""Kinds that never stand for their whole module, so never take its bare path as name."""
+
+
+@dataclass(slots=True)
+class RawTensor:
+    """A tensor met in a trace, with concrete lengths."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    role: str
+    trainable: bool = True
+
+
+@dataclass(slots=True)
+class RawOp:
+    """An op met in a trace."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: dict[str, Attr]
+    layer: str
+
+
+@dataclass(slots=True)
+class Trace:
+    """One run of a module at one batch and sequence length."""
+
+    ops: list[RawOp] = field(default_factory=list)
+    tensors: dict[str, RawTensor] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Turns aten calls into a Trace. Use as a context around the forward pass and the loss."""
+
+    def __init__(self, module: torch.nn.Module, float_dtype: torch.dtype) -> None:
+        super().__init__()
+        self.trace = Trace()
+        self._float = float_dtype
+        self._names: dict[int, str] = {}
+        self._alive: list[Any] = []
+        self._views: dict[str, tuple[str, str]] = {}
+        self._taken: set[str] = set()
+        self._counts: dict[str, int] = {}
+        self._paused = 0
+        self._stack: list[str] = []
+        self._paths = {id(m): path for path, m in module.named_modules()}
+        for path, parameter in module.named_parameters():
+            self.declare(parameter, path, "parameter", parameter.requires_grad)
+        for path, buffer in module.named_buffers():
+            self.declare(buffer, path, "buffer")
+
+    def declare(self, tensor: torch.Tensor, name: str, role: str, trainable: bool = True) -> str:
+        """Give a tensor a name before anything runs."""
+        if id(tensor) in self._names:
+            return self._names[id(tensor)]
+        return self._add(tensor, self._free(name), role, trainable)
+
+    def _free(self, name: str) -> str:
+        if name not in self._taken:
+            self._taken.add(name)
+            return name
+        count = self._counts.get(name, 0) + 1
+        while f"{name}_{count}" in self._taken:
+            count += 1
+        self._counts[name] = count
+        self._taken.add(f"{name}_{count}")
+        return f"{name}_{count}"
+
+    def _add(self, tensor: torch.Tensor, name: str, role: str, trainable: bool = True) -> str:
+        dtype = "float" if tensor.dtype == self._float else _DTYPES.get(tensor.dtype, "float32")
+        shape = tuple(int(s) for s in tensor.shape)
+        self.trace.tensors[name] = RawTensor(name, shape, dtype, role, trainable)
+        self._names[id(tensor)] = name
+        self._alive.append(tensor)
+        return name
+
+    def name_of(self, tensor: torch.Tensor) -> str:
+        """Return a tensor's name; one that nothing recorded made is a constant."""
+        name = self._names.get(id(tensor))
+        return name if name else self._add(tensor, self._free("constant"), "buffer")
+
+    def base_of(self, tensor: torch.Tensor) -> tuple[str, tuple[str, ...]]:
+        """Return the parameter or value that a tensor views, and the views on the way to it."""
+        name, steps = self.name_of(tensor), []
+        while name in self._views:
+            name, step = self._views[name]
+            steps.append(step)
+        return name, tuple(steps)
+
+    def role_of(self, name: str) -> str:
+        """Return the role of a named tensor."""
+        return self.trace.tensors[name].role
+
+    def last(self) -> RawOp | None:
+        """Return the op recorded last."""
+        return self.trace.ops[-1] if self.trace.ops else None
+
+    def add(
+        self,
+        kind: str,
+        inputs: Sequence[torch.Tensor | str],
+        outputs: Sequence[torch.Tensor],
+        attrs: dict[str, Attr] | None = None,
+        label: str = "",
+    ) -> RawOp:
+        """Record one op; outputs that are inputs too were changed in place and get a new name."""
+        ins = tuple(x if isinstance(x, str) else self.name_of(x) for x in inputs)
+        layer = self._stack[-1] if self._stack else ""
+        attrs = dict(attrs or {})
+        fn = label or str(attrs.get("fn", kind))
+        main = kind not in _SIDE and outputs[0].is_floating_point()
+        name = layer if layer and main and layer not in self._taken else f"{layer}.{fn}".strip(".")
+        name = self._free(name)
+        many = len(outputs) > 1
+        outs = tuple(
+            self._add(t, self._free(f"{name}:{i}" if many else f"{name}:out"), "activation")
+            for i, t in enumerate(outputs)
+        )
+        op = RawOp(name, kind, ins, outs, attrs, layer)
+        self.trace.ops.append(op)
+        if kind == "view":
+            for out in outs:
+                self._views[out] = (ins[0], str(attrs["fn"]))
+        return op
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the op and record it."""
+        from traincast.ingest.pytorch.aten import record
+
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if not self._paused and func.namespace != "prim":
+            record(self, func, args, kwargs, [t for t in tree_flatten(out)[0] if is_tensor(t)])
+        return out
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """Record nothing of what runs inside."""
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[Recorder]:
+        """Record ops, composite functions and the module that each op belongs to."""
+        hooks = torch.nn.modules.module
+        before = hooks.register_module_forward_pre_hook(self._enter)
+        after = hooks.register_module_forward_hook(self._leave, always_call=True)
+        try:
+            with contextlib.ExitStack() as stack:
+                for owner, name, capture in _COMPOSITES:
+                    stack.enter_context(self._patched(owner, name, capture))
+                with self:
+                    yield self
+        finally:
+            before.remove()
+            after.remove()
+
+    def _enter(self, module: torch.nn.Module, _: Any) -> None:
+        path = self._paths.get(id(module))
+        self._stack.append(path if path is not None else self._stack[-1] if self._stack else "")
+
+    def _leave(self, module: torch.nn.Module, _args: Any, _out: Any) -> None:
+        self._stack.pop()
+
+    @contextlib.contextmanager
+    def _patched(self, owner: Any, name: str, capture: Callable[..., bool]) -> Iterator[None]:
+        original = getattr(owner, name)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if self._paused:
+                return original(*args, **kwargs)
+            with self.whole():
+                out = original(*args, **kwargs)
+            if capture(self, out, *args, **kwargs):
+                return out
+            return original(*args, **kwargs)
+
+        setattr(owner, name, run)
+        try:
+            yield
+        finally:
+            setattr(owner, name, original)
+
+
+def is_tensor(value: Any) -> bool:
+    """Tell whether a value is a tensor."""
+    return isinstance(value, torch.Tensor)
+
+
+def _linear(rec: Recorder, out: Any, x: Any, weight: Any, bias: Any = None) -> bool:
+    base, steps = rec.base_of(weight)
+    if rec.role_of(base) != "parameter" or steps or x.dim() == 0 or weight.dim() != 2:
+        return False
+    rec.add("linear", [x, base, *([bias] if bias is not None else [])], [out], label="linear")
+    return True
+
+
+def _attention(
+    rec: Recorder,
+    out: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **_: Any,
+) -> bool:
+    mask = [attn_mask] if attn_mask is not None else []
+    attrs: dict[str, Attr] = {"causal": bool(is_causal)}
+    if dropout_p:
+        attrs["dropout"] = float(dropout_p)
+    rec.add("attention", [query, key, value, *mask], [out], attrs)
+    return True
+
+
+def _dropout(
+    rec: Recorder,
+    out: Any,
+    input: Any,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+) -> bool:
+    if training and p > 0:
+        rec.add("dropout", [input], [out], {"p": float(p)})
+    elif out is not input:
+        rec.add("view", [input], [out], {"fn": "alias"})
+    return True
+
+
+def _cross_entropy(
+    rec: Recorder, out: Any, input: Any, target: Any, weight: Any = None, **options: Any
+) -> bool:
+    plain = weight is None and not options.get("label_smoothing") and target.dtype == torch.int64
+    if not plain or options.get("reduction", "mean") == "none":
+        return False
+    rec.add("cross_entropy", [input, target], [out])
+    return True
+
+
+def _rms_norm(
+    rec: Recorder, out: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None
+) -> bool:
+    affine = [weight] if weight is not None else []
+    rec.add("rms_norm", [input, *affine], [out], {"axes": len(normalized_shape)})
+    return True
+
+
+def _recurrent(cell: str) -> Callable[..., bool]:
+    def capture(rec: Recorder, out: Any, *args: Any, **_: Any) -> bool:
+        if not isinstance(args[2], list | tuple):
+            return False  # a packed sequence: its lengths are data, so the aten ops are recorded
+        x, _, weights, _, layers, dropout, _, bidirectional, batch_first = args[:9]
+        hidden = weights[1].shape[-1]
+        attrs: dict[str, Attr] = {
+            "cell": cell,
+            "hidden": int(hidden),
+            "layers": int(layers),
+            "bidirectional": bool(bidirectional),
+            "batch_first": bool(batch_first),
+        }
+        if dropout:
+            attrs["dropout"] = float(dropout)
+        rec.add("rnn", [x, *weights], [t for t in tree_flatten(out)[0] if is_tensor(t)], attrs)
+        return True
+
+    return capture
+
+
+_COMPOSITES: tuple[tuple[Any, str, Callable[..., bool]], ...] = (
+    (F, "linear", _linear),
+    (F, "scaled_dot_product_attention", _attention),
+    (F, "dropout", _dropout),
+    (F, "cross_entropy", _cross_entropy),
+    (F, "rms_norm", _rms_norm),
+    (torch._VF, "lstm", _recurrent("lstm")),
+    (torch._VF, "gru", _recurrent("gru")),
+    (torch._VF, "rnn_tanh", _recurrent("rnn")),
+    (torch._VF, "rnn_relu", _recurrent("rnn")),
+)
