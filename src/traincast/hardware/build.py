@@ -104,11 +104,17 @@ def _with_base(raw: Mapping[str, Any], path: Path) -> tuple[Device | None, dict[
         raise InputFileError(path, f"base = {ref!r}: {error}") from None
     table = read_toml(CATALOG / "devices" / f"{name}.toml")
     merged = {k: v for k, v in table.items() if k not in ("aliases", "notes", "sources")}
+    if "memory" in own:
+        merged.pop("usable_memory", None)  # it was that of another capacity
     merged["title"] = f"{table['title']}, changed"
     for key, value in own.items():
         both_tables = key in _TABLES and isinstance(value, dict)
         merged[key] = {**merged.get(key, {}), **value} if both_tables else value
     return load_device(name), merged
+
+
+def _stated(form: DeviceFile, key: str) -> bool:
+    return getattr(form, key) is not None
 
 
 def _guess_units(form: DeviceFile, clock: float) -> int:
@@ -132,7 +138,7 @@ def _citations(
     for key, field in _FIELDS.items():
         if key in raw:
             cited[field] = sources.get(key, default)
-        elif base is not None and field in base.sources:
+        elif base is not None and field in base.sources and _stated(form, key):
             cited[field] = base.sources[field]
         elif key in ("units", "clock"):
             cited[field] = _ASSUMED

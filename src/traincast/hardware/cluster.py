@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from traincast.errors import InvalidValueError
 from traincast.hardware.device import Device
 from traincast.hardware.link import Link
 
-_SHAPE = re.compile(r"\s*(?:([+-]?\d+)\s*[x×]\s*)?(?:([+-]?\d+)\s*[x×]\s*)?(.*?)\s*", re.DOTALL)
+_COUNT = re.compile(r"\s*([+-]?\d{1,7})\s*[x×]\s*(.*?)\s*", re.DOTALL)
+_COUNT_LAST = re.compile(r"\s*(.+?)\s*[x×]\s*(\d{1,7})\s*", re.DOTALL)
 _FORMS = "write DEVICE, COUNTxDEVICE or NODESxDEVICESxDEVICE, such as h100, 16xh100 or 4x8xh100"
 
 
@@ -50,26 +52,30 @@ class Cluster:
         return self.inter_link.bandwidth * self.ports_per_node / self.devices_per_node
 
 
-def parse_shape(shape: str) -> tuple[int | None, int | None, str]:
+def parse_shape(shape: str, is_device: Callable[[str], bool]) -> tuple[int | None, int | None, str]:
     """Split `4x8xh100` into (nodes, devices per node, device); `16xh100` has no nodes: None.
 
-    A bare device has neither: (None, None, "h100"). The device is not looked up.
+    A bare device has neither: (None, None, "h100"). `is_device` tells a device from a count, since
+    a device's own name may look like one (`7900xtx`); the reading with most counts wins.
     """
-    match = _SHAPE.fullmatch(shape)
-    assert match is not None  # every part of the pattern is optional
-    first, second, device = match.groups()
-    if not device or device.lower() in ("x", "×"):
+    readings: list[tuple[tuple[int, ...], str]] = [((), shape.strip())]
+    while len(readings) < 3 and (match := _COUNT.fullmatch(readings[-1][1])):
+        readings.append(((*readings[-1][0], int(match[1])), match[2]))
+    counts, device = next((r for r in reversed(readings) if is_device(r[1])), readings[-1])
+    if not device or device in "x×":
         raise InvalidValueError(f"cluster {shape!r} names no device; {_FORMS}")
-    for count in (first, second):
-        if count is not None and int(count) < 1:
+    for count in counts:
+        if count < 1:
             raise InvalidValueError(
                 f"cluster {shape!r} has a count of {count}, which has to be 1 or more; {_FORMS}"
             )
-    if first is None:
-        return None, None, device
-    if second is None:
-        return None, int(first), device
-    return int(first), int(second), device
+    reversed_form = _COUNT_LAST.fullmatch(device)
+    if reversed_form and not is_device(device) and is_device(reversed_form[1]):
+        fix = "x".join([*map(str, counts), reversed_form[2], reversed_form[1]])
+        raise InvalidValueError(f"cluster {shape!r} has a count behind the device; write {fix}")
+    if len(counts) == 2:
+        return counts[0], counts[1], device
+    return None, (counts[0] if counts else None), device
 
 
 def spread(shape: str, count: int, device: Device) -> tuple[int, int]:
@@ -84,6 +90,6 @@ def spread(shape: str, count: int, device: Device) -> tuple[int, int]:
     best = max(d for d in range(1, device.node_devices + 1) if count % d == 0)
     raise InvalidValueError(
         f"cluster {shape!r}: {count} devices do not fill {nodes} nodes evenly "
-        f"(a {device.name} node holds up to {device.node_devices}); "
+        f"(a node of {device.name} holds up to {device.node_devices}); "
         f"say how they are split, such as {count // best}x{best}x{device.name}"
     )

@@ -89,6 +89,11 @@ class Device:
         if problems:
             raise InvalidValueError(f"device {self.name!r}: " + "; ".join(problems))
 
+    @property
+    def available_bytes(self) -> float:
+        """Bytes that a program can hope to allocate: `usable_bytes` where known, else all."""
+        return self.usable_bytes if self.usable_bytes is not None else self.memory_bytes
+
     def peak(self, precision: str) -> float:
         """Return the best dense FLOP/s that a matrix product of `precision` can reach.
 

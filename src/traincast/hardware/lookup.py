@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from traincast.errors import InputFileError, UnknownNameError
+from traincast.errors import InputFileError, InvalidValueError, UnknownNameError
 from traincast.hardware.cluster import Cluster, parse_shape, spread
 from traincast.hardware.device import Device
 from traincast.hardware.files import read_toml
@@ -19,12 +21,12 @@ from traincast.hardware.link import Link
 from traincast.hardware.names import fold
 
 CATALOG = Path(__file__).parent / "catalog"
+_PORTS = re.compile(r"\s*(\d{1,4})\s*[x×]\s*(.+?)\s*", re.DOTALL)
 
 
-@functools.cache
-def device_names() -> tuple[str, ...]:
+def device_names() -> list[str]:
     """Return the ids of the built-in devices, sorted."""
-    return tuple(sorted(path.stem for path in (CATALOG / "devices").glob("*.toml")))
+    return list(_device_names())
 
 
 def all_devices() -> list[Device]:
@@ -54,10 +56,9 @@ def resolve_device_name(ref: str) -> str:
     return name
 
 
-@functools.cache
-def link_names() -> tuple[str, ...]:
+def link_names() -> list[str]:
     """Return the ids of the built-in links, sorted."""
-    return tuple(sorted(_link_tables()))
+    return sorted(_link_tables())
 
 
 def all_links() -> list[Link]:
@@ -81,7 +82,8 @@ def resolve_link_name(ref: str) -> str:
     """Return the id of the built-in link that `ref` names."""
     name = _link_index().get(fold(ref))
     if name is None:
-        raise UnknownNameError("link", ref, link_names(), "known: " + ", ".join(link_names()))
+        hint = "links are named like pcie4-x16, nvlink4, infiniband-ndr or ethernet-100g"
+        raise UnknownNameError("link", ref, link_names(), hint)
     return name
 
 
@@ -90,18 +92,23 @@ def load_cluster(shape: str | Cluster, network: str | Link | None = None) -> Clu
 
     `16xp100` is 16 devices on as few equal nodes as the usual node of that device (its
     `node_devices`) allows; `4x8xh100` is 4 nodes of 8; `h100` is one device. The link inside a node
-    is the device's own, or else the one to its host. `network` names the link between nodes, one
-    port for each of the usual node's ports; without it, it is the device's usual one.
+    is the device's own, or else the one to its host.
+
+    `network` names the link between nodes; without it, it is the device's usual one. A node has the
+    device's usual number of ports of it (in proportion, where a node is not full), unless a count
+    says otherwise: `1xethernet-10g`.
     """
     if isinstance(shape, Cluster):
-        return shape
-    nodes, count, ref = parse_shape(shape)
+        if network is None:
+            return shape
+        inter, ports = _network(network)
+        return replace(shape, inter_link=inter, ports_per_node=ports or shape.ports_per_node)
+    nodes, count, ref = parse_shape(shape, _is_device)
     device = load_device(ref)
+    per_node = count or 1
     if nodes is None:
-        nodes, per_node = spread(shape, count or 1, device)
-    else:
-        per_node = count or 1
-    inter = load_link(network if network is not None else device.network)
+        nodes, per_node = spread(shape, per_node, device)
+    inter, ports = _network(network if network is not None else device.network)
     intra = device.link or device.host_link
     return Cluster(
         name=shape.strip(),
@@ -110,14 +117,36 @@ def load_cluster(shape: str | Cluster, network: str | Link | None = None) -> Clu
         devices_per_node=per_node,
         intra_link=load_link(intra) if intra else inter,
         inter_link=inter,
-        # A node that is not full has fewer cards too: clouds sell ports along with devices.
-        ports_per_node=max(1, round(device.network_ports * per_node / device.node_devices)),
+        # A node that is not full has fewer ports too: clouds sell them along with devices.
+        ports_per_node=ports
+        or max(1, round(device.network_ports * per_node / device.node_devices)),
     )
+
+
+def _network(ref: str | Link) -> tuple[Link, int | None]:
+    """Read `ethernet-10g` or, with the number of ports of a node, `2xethernet-10g`."""
+    if isinstance(ref, Link):
+        return ref, None
+    match = _PORTS.fullmatch(ref)
+    if match is None:
+        return load_link(ref), None
+    if int(match[1]) < 1:
+        raise InvalidValueError(f"network {ref!r} has no ports; write 1x{match[2]} or more")
+    return load_link(match[2]), int(match[1])
+
+
+def _is_device(ref: str) -> bool:
+    return is_path(ref) or fold(ref) in _device_index()
 
 
 def is_path(ref: str) -> bool:
     """Tell a path from a name: it ends in `.toml` or has a slash."""
     return ref.lower().endswith(".toml") or "/" in ref or os.sep in ref
+
+
+@functools.cache
+def _device_names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in (CATALOG / "devices").glob("*.toml")))
 
 
 @functools.cache

@@ -169,7 +169,7 @@ def _problem(model: type[BaseModel], detail: Any) -> str:
         case "missing":
             return f"{where} is missing; add {where} = {example or '...'}"
         case "extra_forbidden":
-            return f"unknown field {where!r}" + _suggest(where, model.model_fields)
+            return f"unknown field {where!r}" + _suggest(where, ["base", *model.model_fields])
         case "literal_error" if len(path) > 1:
             known = get_args(Precision)
             return f"{field} has no precision {path[1]!r}" + _suggest(path[1], known, all_of=True)
