@@ -7,6 +7,7 @@ size or other builder arguments, needs the library that its source names.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -60,11 +61,15 @@ def module_source(
     except ImportError as error:
         raise MissingExtraError("torch", "torch", f"building the network {name!r}") from error
     if prefix == "torchvision":
+        if image and rest.startswith("vit_"):
+            given.setdefault("image_size", image)
+        elif image and rest.startswith("maxvit_"):
+            given.setdefault("input_size", (image, image))
         source = sources.torchvision_source(rest, given, image or entry.image)
     elif prefix == "transformers":
         source = _configured(name, reference, given, image)
     else:
-        source = sources.function_source(prefix, rest, given, image)
+        source = _own(name, prefix, rest, given, image)
     seq = entry.seq if source.seq else 0
     return replace(source, name=name, batch=entry.batch, seq=seq, notes=entry.notes)
 
@@ -76,9 +81,21 @@ def _entry(name: str) -> tuple[str, Entry]:
     return name, ENTRIES[name]
 
 
-def _configured(
-    name: str, reference: str, options: Mapping[str, Any], image: int | None
+def _own(
+    name: str, module: str, function: str, options: Mapping[str, Any], image: int | None
 ) -> Source:
+    from traincast.ingest.pytorch.sources import function_source
+    from traincast.ingest.zoo import modules
+
+    if (
+        image is not None
+        and "image" not in inspect.signature(getattr(modules, function)).parameters
+    ):
+        raise InvalidValueError(f"{name} takes no other image size; leave out the image option")
+    return function_source(module, function, options, image)
+
+
+def _configured(name: str, reference: str, options: Mapping[str, Any], image: int | None) -> Source:
     from traincast.ingest.pytorch.sources import hf_config_source
     from traincast.ingest.zoo.configs import CONFIGS
 

@@ -87,7 +87,6 @@ def _llama(
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": 8,
-        "head_dim": hidden // heads,
         "hidden_act": "silu",
         "max_position_embeddings": 131072,
         "rms_norm_eps": 1e-5,

@@ -69,9 +69,7 @@ def _text(
     )
 
 
-def _paleo(
-    name: str, title: str, citation: str, parameters: int, image: int
-) -> tuple[str, Entry]:
+def _paleo(name: str, title: str, citation: str, parameters: int, image: int) -> tuple[str, Entry]:
     return name, Entry(
         title=title,
         family="convolutional",
@@ -108,7 +106,7 @@ def _own(
     )
 
 
-_ALEX = "Krizhevsky 2014, One weird trick for parallelizing convolutional neural networks, arXiv 1404.5997"
+_ALEX = "Krizhevsky 2014, One weird trick for parallelizing convolutional networks, arXiv 1404.5997"
 _VGG = "Simonyan & Zisserman 2015, Very deep convolutional networks, ICLR, arXiv 1409.1556"
 _RESNET = "He et al. 2016, Deep residual learning for image recognition, CVPR, arXiv 1512.03385"
 _MOBILENET_3 = "Howard et al. 2019, Searching for MobileNetV3, ICCV, arXiv 1905.02244"
@@ -120,7 +118,9 @@ _SWIN = "Liu et al. 2021, Swin Transformer, ICCV, arXiv 2103.14030"
 _VIT = "Dosovitskiy et al. 2021, An image is worth 16x16 words, ICLR, arXiv 2010.11929"
 _BERT = "Devlin et al. 2019, BERT, NAACL, arXiv 1810.04805"
 _GPT2 = "Radford et al. 2019, Language models are unsupervised multitask learners, OpenAI"
-_T5 = "Raffel et al. 2020, Exploring the limits of transfer learning with T5, JMLR, arXiv 1910.10683"
+_T5 = (
+    "Raffel et al. 2020, Exploring the limits of transfer learning with T5, JMLR, arXiv 1910.10683"
+)
 _LLAMA = "Grattafiori et al. 2024, The Llama 3 herd of models, arXiv 2407.21783"
 _LLAMA_32 = "Meta 2024, Llama 3.2 model card; architecture of arXiv 2407.21783"
 _VIEBKE = (
@@ -146,7 +146,8 @@ ENTRIES: Mapping[str, Entry] = MappingProxyType(
             _vision(
                 "inception_v3",
                 "Inception v3, with its auxiliary classifier",
-                "Szegedy et al. 2016, Rethinking the Inception architecture, CVPR, arXiv 1512.00567",
+                "Szegedy et al. 2016, Rethinking the Inception architecture for computer vision, "
+                "CVPR, arXiv 1512.00567",
                 27_161_264,
                 299,
             ),
@@ -170,7 +171,8 @@ ENTRIES: Mapping[str, Entry] = MappingProxyType(
             _vision(
                 "densenet121",
                 "DenseNet-121",
-                "Huang et al. 2017, Densely connected convolutional networks, CVPR, arXiv 1608.06993",
+                "Huang et al. 2017, Densely connected convolutional networks, CVPR, "
+                "arXiv 1608.06993",
                 7_978_856,
             ),
             _vision(
@@ -236,7 +238,9 @@ ENTRIES: Mapping[str, Entry] = MappingProxyType(
                 image=512,
                 notes=("convolutions are padded by 1; the paper crops instead",),
             ),
-            _text("bert-base", "BERT base, uncased", "BertForMaskedLM", _BERT, 109_514_298, 32, 512),
+            _text(
+                "bert-base", "BERT base, uncased", "BertForMaskedLM", _BERT, 109_514_298, 32, 512
+            ),
             _text(
                 "bert-large", "BERT large, uncased", "BertForMaskedLM", _BERT, 335_174_458, 8, 512
             ),
@@ -265,16 +269,34 @@ ENTRIES: Mapping[str, Entry] = MappingProxyType(
                 _SEQ2SEQ,
             ),
             _text(
-                "llama-3.2-1b", "Llama 3.2 1B", "LlamaForCausalLM", _LLAMA_32, 1_235_814_400, 1, 8192
+                "llama-3.2-1b",
+                "Llama 3.2 1B",
+                "LlamaForCausalLM",
+                _LLAMA_32,
+                1_235_814_400,
+                1,
+                8192,
             ),
             _text(
-                "llama-3.2-3b", "Llama 3.2 3B", "LlamaForCausalLM", _LLAMA_32, 3_212_749_824, 1, 8192
+                "llama-3.2-3b",
+                "Llama 3.2 3B",
+                "LlamaForCausalLM",
+                _LLAMA_32,
+                3_212_749_824,
+                1,
+                8192,
             ),
             _text(
                 "llama-3.1-8b", "Llama 3.1 8B", "LlamaForCausalLM", _LLAMA, 8_030_261_248, 1, 8192
             ),
             _text(
-                "llama-3.1-70b", "Llama 3.1 70B", "LlamaForCausalLM", _LLAMA, 70_553_706_496, 1, 8192
+                "llama-3.1-70b",
+                "Llama 3.1 70B",
+                "LlamaForCausalLM",
+                _LLAMA,
+                70_553_706_496,
+                1,
+                8192,
             ),
             _text(
                 "llama-3.1-405b",

@@ -6,6 +6,8 @@ Each function returns a module and example inputs, so that it is a model referen
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 
@@ -91,7 +93,7 @@ class UNet(nn.Module):  # type: ignore[misc]
         kept.pop()
         for up, merge in zip(self.up, self.merge, strict=True):
             x = merge(torch.cat([kept.pop(), up(x)], dim=1))
-        return self.head(x)  # type: ignore[no-any-return]
+        return self.head(x)
 
 
 def _double(inputs: int, outputs: int) -> nn.Module:
@@ -137,12 +139,12 @@ class DLRM(nn.Module):  # type: ignore[misc]
         looked_up = [table(sparse[:, i]) for i, table in enumerate(self.tables)]
         vectors = torch.stack([x, *looked_up], dim=1)
         dots = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
-        return self.top(torch.cat([x, dots[:, self.pairs]], dim=1))  # type: ignore[no-any-return]
+        return self.top(torch.cat([x, dots[:, self.pairs]], dim=1))
 
 
 def _perceptron(*widths: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.ReLU()]
     return nn.Sequential(*layers)
 
@@ -172,7 +174,7 @@ class WordLSTM(nn.Module):  # type: ignore[misc]
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         """Return logits [batch, sequence, word] of word numbers [batch, sequence]."""
         y, _ = self.lstm(self.drop(self.embedding(words)))
-        return self.decoder(self.drop(y))  # type: ignore[no-any-return]
+        return self.decoder(self.drop(y))
 
 
 def lstm_ptb(batch: int = 2, seq: int = 35) -> Built:
