@@ -94,3 +94,19 @@ def format_si(value: float, unit: str, digits: int = 3) -> str:
     """Print a quantity with decimal prefixes: `989 TFLOP/s`, `4.80 TB/s`, `25.6 M`."""
     steps = [(1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")]
     return _scaled(value, [(f, p + unit) for f, p in steps], digits).rstrip()
+
+
+_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+
+
+def parse_count(text: str, name: str) -> int:
+    """Read a whole number of at least 1 such as `1281167`, `1.28M`, `300B` or `1e6`."""
+    match = re.fullmatch(r"\s*([+-]?\d[\d_,]*\.?\d*(?:[eE]\+?\d+)?)\s*([kKmMbBgGtT]?)\s*", text)
+    value = float(match[1].replace(",", "").replace("_", "")) if match else math.nan
+    value *= _COUNTS[match[2].lower()] if match else 1
+    rounded = round(value) if math.isfinite(value) else 0
+    if rounded < 1 or abs(value - rounded) > 1e-6 * rounded:
+        raise InvalidValueError(
+            f"{name} {text!r} is not a whole number of at least 1; write 256, 1.28M or 300B"
+        )
+    return rounded

@@ -26,6 +26,7 @@ def graph_to_dict(graph: Graph) -> dict[str, Any]:
         "seq": graph.seq,
         "notes": list(graph.notes),
         "fixed": list(graph.fixed),
+        "loss": graph.loss,
         "tensors": {name: _tensor_to_dict(t) for name, t in graph.tensors.items()},
         "ops": [_op_to_dict(op) for op in graph.ops],
     }
@@ -106,6 +107,7 @@ def graph_from_dict(
         source=str(data.get("source", "")),
         notes=tuple(map(str, data.get("notes", ()))),
         fixed=tuple(map(str, data.get("fixed", ()))),
+        loss=str(data.get("loss", "")),
     )
     return graph if trusted else verify(graph)
 

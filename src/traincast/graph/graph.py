@@ -91,6 +91,8 @@ class Graph:
     """What a reader of a prediction should know, such as an assumed loss."""
     fixed: tuple[str, ...] = ()
     """Of `batch`, `seq`: those the graph holds for one value only."""
+    loss: str = ""
+    """Tensor that training differentiates; empty for the last op's first output."""
 
     @cached_property
     def parameters(self) -> tuple[Tensor, ...]:
@@ -104,14 +106,22 @@ class Graph:
 
     @cached_property
     def needs_grad(self) -> frozenset[str]:
-        """Names of tensors that a gradient flows into during the backward pass."""
+        """Names of tensors that a gradient flows into during the backward pass.
+
+        Those that depend on a trainable parameter and that the loss depends on.
+        """
         from traincast.graph.kinds import KINDS
 
+        passes = [op for op in self.ops if KINDS[op.kind].differentiable(op)]
         found = {t.name for t in self.parameters if t.trainable}
-        for op in self.ops:
-            if KINDS[op.kind].differentiable(op) and any(name in found for name in op.inputs):
+        for op in passes:
+            if any(name in found for name in op.inputs):
                 found.update(name for name in op.outputs if self.tensors[name].dtype in FLOATS)
-        return frozenset(found)
+        used = {self.loss or self.ops[-1].outputs[0]}
+        for op in reversed(passes):
+            if any(name in used for name in op.outputs):
+                used.update(op.inputs)
+        return frozenset(found & used)
 
     @cached_property
     def has_sequence(self) -> bool:

@@ -70,6 +70,8 @@ def tensors_are_declared(graph: Graph) -> Iterator[str]:
                 close = near_names(name, graph.tensors)
                 hint = f"; did you mean {close[0]!r}?" if close else ""
                 yield f"op {op.name!r} names the tensor {name!r}, which is not declared{hint}"
+    if graph.loss and graph.loss not in graph.tensors:
+        yield f"the loss {graph.loss!r} is no tensor of the graph"
     for name, tensor in graph.tensors.items():
         if tensor.dtype != "float" and tensor.dtype not in DTYPE_BYTES:
             yield f"tensor {name!r} has the unknown element type {tensor.dtype!r}"

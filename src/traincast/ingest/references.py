@@ -126,9 +126,9 @@ def read_text(path: Path) -> str:
 
 def zoo_names() -> list[str]:
     """Return the names of the built-in networks, sorted."""
-    return sorted(
-        p.name.removesuffix(".json.gz") for p in _zoo().iterdir() if p.name.endswith(".gz")
-    )
+    from traincast.ingest.zoo.entries import ENTRIES
+
+    return sorted(ENTRIES)
 
 
 def _zoo() -> Traversable:
@@ -143,13 +143,24 @@ def zoo_graph(name: str) -> Graph:
     return graph_from_dict(data, where=name, trusted=True)
 
 
+def zoo_name(name: str) -> str | None:
+    """Return the built-in network that a name or an alias stands for; case, - and _ are alike."""
+    from traincast.ingest.zoo.entries import ALIASES, ENTRIES
+
+    folded = _fold(name)
+    known = {_fold(n): n for n in ENTRIES} | {_fold(a): n for a, n in ALIASES.items()}
+    return known.get(folded)
+
+
+def _fold(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
 def _zoo_name(name: str) -> str:
-    folded = name.lower().replace("_", "-")
-    names = zoo_names()
-    for known in names:
-        if known.lower().replace("_", "-") == folded:
-            return known
-    raise UnknownNameError("model", name, names, f"Give {FORMS}.")
+    found = zoo_name(name)
+    if found is None:
+        raise UnknownNameError("model", name, zoo_names(), f"Give {FORMS}.")
+    return found
 
 
 def _zoo_rebuilt(

@@ -106,7 +106,7 @@ def _cross_entropy(c: Case) -> Costs:
         Kernel("nll_loss_backward", "fill", 0, target.n, target.size, x.size),
         Kernel("_log_softmax_backward_data", "softmax", 0, 5 * x.n, 2 * x.size, x.size),
     )
-    return Costs(forward, data, (), (1,), x.size)
+    return Costs(forward, data, (), (1,), x.size, x.size)
 
 
 register(

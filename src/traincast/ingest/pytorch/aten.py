@@ -52,7 +52,8 @@ REDUCTIONS = {
     "var_mean": "var_mean", "std_mean": "std", "norm": "norm", "linalg_vector_norm": "norm",
     "prod": "prod", "logsumexp": "logsumexp", "argmax": "argmax", "argmin": "argmin",
     "any": "any", "all": "all", "histc": "histc", "bincount": "bincount", "max": "max",
-    "min": "min", "nll_loss_forward": "nll_loss_forward", "nll_loss2d_forward": "nll_loss2d_forward",
+    "min": "min", "nll_loss_forward": "nll_loss_forward",
+    "nll_loss2d_forward": "nll_loss2d_forward",
     "mse_loss": "mse_loss", "smooth_l1_loss": "smooth_l1_loss", "huber_loss": "huber_loss",
     "binary_cross_entropy": "binary_cross_entropy", "median": "max", "mode": "max",
     "binary_cross_entropy_with_logits": "binary_cross_entropy_with_logits",
@@ -72,7 +73,8 @@ FILLS = frozenset(
         "new_ones", "new_full", "rand", "randn", "rand_like", "randn_like", "randint", "linspace",
         "eye", "normal", "uniform", "randperm", "tril_indices", "triu_indices", "logspace",
         "fill_", "zero_", "fill", "bernoulli_", "normal_", "uniform_", "exponential_", "random_",
-        "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "_efficientzerotensor",
+        "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided",
+        "_efficientzerotensor",
     }
 )  # fmt: skip
 CONSTANTS = frozenset(
@@ -154,8 +156,8 @@ def _pointwise(rec: Recorder, name: str, fn: str, ins: Tensors, outs: Tensors) -
         # Autograd has just cloned the input, which backward needs, and keeps the clone.
         last = rec.last()
         first = rec.name_of(ins[0])
-        if last and last.kind == "copy" and last.inputs == (first,) and len(ins) == 1:
-            inputs, inplace = [last.outputs[0]], False
+        if last and last.kind == "copy" and last.inputs == (first,):
+            inputs, inplace = [last.outputs[0], *ins[1:]], False
     attrs: dict[str, Attr] = {"fn": fn}
     if inplace:
         attrs["inplace"] = True
@@ -277,31 +279,46 @@ FORMS: dict[str, Form] = {
     **dict.fromkeys(("convolution", "_convolution"), _conv),
     **dict.fromkeys(
         (
-            "native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm",
-            "_native_batch_norm_legit_functional", "_batch_norm_with_update",
-            "_native_batch_norm_legit_no_training", "batch_norm",
+            "native_batch_norm",
+            "_native_batch_norm_legit",
+            "cudnn_batch_norm",
+            "_native_batch_norm_legit_functional",
+            "_batch_norm_with_update",
+            "_native_batch_norm_legit_no_training",
+            "batch_norm",
         ),
         _batch_norm,
-    ),  # fmt: skip
+    ),
     **dict.fromkeys(("native_layer_norm", "_fused_rms_norm", "rms_norm"), _layer_norm),
     "native_group_norm": _group_norm,
     **dict.fromkeys(("embedding", "_embedding_bag", "_embedding_bag_forward_only"), _embedding),
     **dict.fromkeys(
         (
-            "max_pool2d_with_indices", "max_pool3d_with_indices", "max_pool2d", "avg_pool1d",
-            "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
-            "adaptive_avg_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d", "adaptive_avg_pool2d",
+            "max_pool2d_with_indices",
+            "max_pool3d_with_indices",
+            "max_pool2d",
+            "avg_pool1d",
+            "avg_pool2d",
+            "avg_pool3d",
+            "_adaptive_avg_pool2d",
+            "_adaptive_avg_pool3d",
+            "adaptive_avg_pool1d",
+            "adaptive_max_pool2d",
+            "adaptive_max_pool3d",
+            "adaptive_avg_pool2d",
         ),
         _pool,
-    ),  # fmt: skip
+    ),
     **dict.fromkeys(("_softmax", "_log_softmax", "_safe_softmax"), _softmax),
     **dict.fromkeys(("cat", "concat", "stack"), _concat),
     **dict.fromkeys(
         (
-            "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
-            "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+            "_scaled_dot_product_flash_attention_for_cpu",
+            "_scaled_dot_product_flash_attention",
+            "_scaled_dot_product_efficient_attention",
+            "_scaled_dot_product_cudnn_attention",
         ),
         _sdpa,
-    ),  # fmt: skip
+    ),
     "native_dropout": _native_dropout,
-}  # fmt: skip
+}

@@ -19,7 +19,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_flatten
 
-from traincast.errors import IngestError
+from traincast.errors import IngestError, UsageError
 from traincast.graph import FLOATS, Attr, Graph, Op, Size, Tensor, name_dims, verify
 from traincast.ingest.pytorch.recorder import RawOp, Recorder, Trace
 
@@ -64,17 +64,15 @@ def trace_source(source: Source, *, fixed: Point | None = None) -> Graph:
 
 
 def _build(source: Source) -> torch.nn.Module:
-    first: Exception | None = None
     for device in ("meta", "cpu"):
         try:
             with torch.device(device), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 module = source.build()
-        except IngestError:
+        except UsageError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a user's builder raises
+        except Exception as error:
             # Some builders compute with values (a schedule of drop rates): give them real ones.
-            first = first or error
             if device == "cpu":
                 raise IngestError(explain(source.reference, error, "building it")) from error
             continue
@@ -128,13 +126,13 @@ def _run(source: Source, module: torch.nn.Module, dtype: torch.dtype, point: Poi
         with recorder.watching():
             loss, note = _loss(recorder, module(*args, **kwargs))
         notes += note
-    except IngestError:
+    except UsageError:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a user's module raises
+    except Exception as error:
         raise IngestError(explain(source.reference, error, "its forward pass")) from error
     trace = recorder.trace
     trace.notes = tuple(notes)
-    _prune(trace, recorder.name_of(loss))
+    trace.loss = _prune(trace, recorder.name_of(loss))
     return trace
 
 
@@ -162,13 +160,16 @@ def _loss(recorder: Recorder, out: Any) -> tuple[torch.Tensor, list[str]]:
         raise IngestError("forward returns no floating-point tensor to compute a loss on")
     if floats[0].dim() == 0:
         return floats[0], []
-    aux = getattr(out, "aux_logits", None)
-    if isinstance(aux, torch.Tensor):
-        main, side = _assumed(recorder, floats[0])[0], _assumed(recorder, aux)[0]
-        return main + 0.4 * side, [
-            "loss: cross-entropy on the output plus 0.4 of that on aux_logits"
-        ]
-    return _assumed(recorder, floats[0])
+    heads = [getattr(out, f) for f in getattr(out, "_fields", ()) if f.startswith("aux")]
+    heads = [h for h in heads if isinstance(h, torch.Tensor)]
+    loss, notes = _assumed(recorder, floats[0])
+    if heads:
+        # The weights of the papers: 0.4 for Inception v3's one head, 0.3 for GoogLeNet's two.
+        weight = 0.4 if len(heads) == 1 else 0.3
+        for head in heads:
+            loss = loss + weight * _assumed(recorder, head)[0]
+        notes = [f"loss: cross-entropy on the output plus {weight} of that on each auxiliary head"]
+    return loss, notes
 
 
 def _plain(out: Any) -> Any:
@@ -181,7 +182,8 @@ def _plain(out: Any) -> Any:
 def _assumed(recorder: Recorder, y: torch.Tensor) -> tuple[torch.Tensor, list[str]]:
     shape = tuple(y.shape)
     if y.dim() == 1 or shape[-1] == 1:
-        target = torch.zeros_like(y.detach())
+        with recorder.whole():
+            target = torch.zeros_like(y.detach())
         recorder.declare(target, "target", "input")
         loss = F.binary_cross_entropy_with_logits(y, target)
         return loss, ["loss: binary cross-entropy on the output is assumed"]
@@ -197,8 +199,11 @@ def _assumed(recorder: Recorder, y: torch.Tensor) -> tuple[torch.Tensor, list[st
 _FREE = frozenset({"view"})
 
 
-def _prune(trace: Trace, result: str) -> None:
-    """Drop views and empty buffers that nothing reads, fold aliases, forget unused tensors."""
+def _prune(trace: Trace, result: str) -> str:
+    """Drop views and empty buffers that nothing reads, fold aliases, forget unused tensors.
+
+    Returns the name that the result has afterwards.
+    """
     same: dict[str, str] = {}
     folded = []
     for op in trace.ops:
@@ -207,7 +212,8 @@ def _prune(trace: Trace, result: str) -> None:
             same[op.outputs[0]] = op.inputs[0]
         else:
             folded.append(op)
-    used = {same.get(result, result)}
+    result = same.get(result, result)
+    used = {result}
     kept: list[RawOp] = []
     for op in reversed(folded):
         empty = op.kind == "fill" and "empty" in str(op.attrs["fn"])
@@ -218,6 +224,7 @@ def _prune(trace: Trace, result: str) -> None:
         kept.append(op)
     trace.ops = kept[::-1]
     trace.tensors = {n: t for n, t in trace.tensors.items() if n in used or t.role == "parameter"}
+    return result
 
 
 def _assemble(source: Source, traces: Mapping[Point, Trace], fixed: tuple[str, ...]) -> Graph:
@@ -265,6 +272,7 @@ def _assemble(source: Source, traces: Mapping[Point, Trace], fixed: tuple[str, .
         source=source.reference,
         notes=(*source.notes, *first.notes),
         fixed=fixed,
+        loss=first.loss,
     )
     return verify(name_dims(graph))
 

@@ -68,6 +68,7 @@ class Trace:
     ops: list[RawOp] = field(default_factory=list)
     tensors: dict[str, RawTensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    loss: str = ""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
@@ -214,7 +215,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if self._paused:
                 return original(*args, **kwargs)
             with self.whole():
-                out = original(*args, **kwargs)
+                # Attention with dropout takes another path on a CPU, with another memory order.
+                quiet = kwargs | {"dropout_p": 0.0} if kwargs.get("dropout_p") else kwargs
+                out = original(*args, **quiet)
+            if "input" in kwargs:
+                args, kwargs = (
+                    (kwargs["input"], *args),
+                    {k: v for k, v in kwargs.items() if k != "input"},
+                )
             if capture(self, out, *args, **kwargs):
                 return out
             return original(*args, **kwargs)
@@ -261,33 +269,33 @@ def _attention(
 def _dropout(
     rec: Recorder,
     out: Any,
-    input: Any,
+    x: Any,
     p: float = 0.5,
     training: bool = True,
     inplace: bool = False,
 ) -> bool:
     if training and p > 0:
-        rec.add("dropout", [input], [out], {"p": float(p)})
-    elif out is not input:
-        rec.add("view", [input], [out], {"fn": "alias"})
+        rec.add("dropout", [x], [out], {"p": float(p)})
+    elif out is not x:
+        rec.add("view", [x], [out], {"fn": "alias"})
     return True
 
 
 def _cross_entropy(
-    rec: Recorder, out: Any, input: Any, target: Any, weight: Any = None, **options: Any
+    rec: Recorder, out: Any, x: Any, target: Any, weight: Any = None, **options: Any
 ) -> bool:
     plain = weight is None and not options.get("label_smoothing") and target.dtype == torch.int64
     if not plain or options.get("reduction", "mean") == "none":
         return False
-    rec.add("cross_entropy", [input, target], [out])
+    rec.add("cross_entropy", [x, target], [out])
     return True
 
 
 def _rms_norm(
-    rec: Recorder, out: Any, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None
+    rec: Recorder, out: Any, x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None
 ) -> bool:
     affine = [weight] if weight is not None else []
-    rec.add("rms_norm", [input, *affine], [out], {"axes": len(normalized_shape)})
+    rec.add("rms_norm", [x, *affine], [out], {"axes": len(normalized_shape)})
     return True
 
 

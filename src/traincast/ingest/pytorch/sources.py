@@ -68,11 +68,20 @@ def torchvision_source(name: str, options: Options, image: int | None) -> Source
         raise UnknownNameError("torchvision model", name, models.list_models())
     reference = f"torchvision:{name}"
 
+    usual: dict[str, Any] = {}
+    if name in ("inception_v3", "googlenet"):
+        usual["init_weights"] = False
+    if image and name.startswith("vit_"):
+        usual["image_size"] = image
+    if image and name.startswith("maxvit_"):
+        usual["input_size"] = (image, image)
+
     def build() -> torch.nn.Module:
-        quick = {"init_weights": False} if name in ("inception_v3", "googlenet") else {}
-        return _call(
-            lambda **o: models.get_model(name, weights=None, **o), {**quick, **options}, reference
+        make = _call(
+            lambda **o: models.get_model(name, weights=None, **o), {**usual, **options}, reference
         )
+        assert isinstance(make, torch.nn.Module)
+        return make
 
     size = image or (299 if name == "inception_v3" else 224)
     builder = models.get_model_builder(name)
@@ -100,11 +109,13 @@ def timm_source(name: str, options: Options, image: int | None) -> Source:
             extra["img_size"] = image
 
     def build() -> torch.nn.Module:
-        return _call(
+        made = _call(
             lambda **o: timm.create_model(name, pretrained=False, **o),
             {**extra, **options},
             reference,
         )
+        assert isinstance(made, torch.nn.Module)
+        return made
 
     return Source(
         name=name,
@@ -134,6 +145,7 @@ def hf_config_source(
 ) -> Source:
     """Return the Transformers model of a configuration given as plain data."""
     transformers = _need("transformers", "hf", reference)
+    transformers.logging.set_verbosity_error()
     data = dict(data)
     kind = str(data.pop("model_type"))
     known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
@@ -144,7 +156,7 @@ def hf_config_source(
         data["use_cache"] = False
     try:
         config = transformers.AutoConfig.for_model(kind, **data)
-    except Exception as error:  # noqa: BLE001 - whatever the library's validation raises
+    except Exception as error:
         first = str(error).strip().splitlines()[0]
         raise IngestError(
             f"{reference}: Transformers rejects the configuration: {first}"
@@ -162,14 +174,15 @@ def hf_config_source(
     takes_labels = "labels" in inspect.signature(model_class.forward).parameters
 
     def build() -> torch.nn.Module:
-        model = model_class(config)
         _forget_packing(transformers)
-        return model  # type: ignore[no-any-return]
+        model = model_class(config)
+        assert isinstance(model, torch.nn.Module)
+        return model
 
     def inputs(batch: int, seq: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         feed: dict[str, Any] = {}
         if main == "pixel_values":
-            size = image or getattr(config, "image_size", 224)
+            size: Any = image or getattr(config, "image_size", 224)
             height, width = (size, size) if isinstance(size, int) else tuple(size)
             feed[main] = torch.zeros(batch, getattr(config, "num_channels", 3), height, width)
         elif main == "input_features":
@@ -318,7 +331,7 @@ def _load_function(target: str, function: str, reference: str) -> Callable[..., 
             raise IngestError(
                 f"{reference}: {error}; check the name, or run from its folder"
             ) from error
-        except Exception as error:  # noqa: BLE001 - whatever a user's file raises
+        except Exception as error:
             from traincast.ingest.pytorch.probe import explain
 
             raise IngestError(explain(reference, error, "loading it")) from error

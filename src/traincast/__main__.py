@@ -1,0 +1,6 @@
+"""`python -m traincast` is the command line."""
+
+from traincast.cli import run
+
+if __name__ == "__main__":
+    run()

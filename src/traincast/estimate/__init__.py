@@ -1,0 +1,1 @@
+"""Estimators: seconds for each kernel of a program on a device."""

@@ -1,0 +1,339 @@
+"""A graph in one precision: every op with its element types, ready to be evaluated at any size.
+
+Autocast's casts are inserted here, and the sums of gradients where a value has several readers.
+Ops that are alike (same kind, attributes, symbolic shapes and types) form one class, so that a
+network of 126 equal layers costs no more to evaluate than one layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.graph import DTYPE_BYTES, FLOATS, KINDS, Attr, Graph, Op, Size
+from traincast.graph.kinds import Arg, Case, Costs
+from traincast.graph.precision import (
+    AUTOCAST_HIGH,
+    AUTOCAST_HIGH_FUNCTIONS,
+    AUTOCAST_LOW,
+    Precision,
+)
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Spec(NamedTuple):
+    """A tensor as one op class sees it."""
+
+    shape: tuple[Size, ...]
+    dtype: str
+    grad: bool
+    role: str
+
+
+class OpClass(NamedTuple):
+    """Ops that cost the same at every size."""
+
+    kind: str
+    attrs: tuple[tuple[str, Attr], ...]
+    ins: tuple[Spec, ...]
+    outs: tuple[Spec, ...]
+
+    def at(self, batch: int, seq: int) -> Costs:
+        """Return the kernels of one such op for a batch and sequence length."""
+        case = Case(
+            dict(self.attrs),
+            tuple(_arg(spec, batch, seq) for spec in self.ins),
+            tuple(_arg(spec, batch, seq) for spec in self.outs),
+        )
+        return KINDS[self.kind].costs(case)
+
+
+def _arg(spec: Spec, batch: int, seq: int) -> Arg:
+    shape = tuple([size.at(batch, seq) for size in spec.shape])
+    n = 1
+    for length in shape:
+        n *= length
+    return Arg(shape, n, DTYPE_BYTES[spec.dtype], spec.grad, spec.role)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A stretch of memory that ops write: a tensor with all its views and in-place versions."""
+
+    spec: Spec
+    made: int
+    """Op that writes it first; -1 for an input."""
+    last: int
+    """Last op that reads it in the forward pass."""
+    kept: int
+    """First op that keeps it for backward; -1 if none does."""
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Ops in order, each of a class; and the values that they make, keep and free."""
+
+    graph: Graph
+    precision: Precision
+    classes: tuple[OpClass, ...]
+    names: tuple[str, ...]
+    """Name of each op."""
+    layers: tuple[str, ...]
+    """Layer of each op."""
+    op_class: Ints
+    """Class of each op."""
+    values: tuple[Value, ...]
+    parameter_op: Mapping[str, int]
+    """For each trainable parameter, the first op that uses it: its gradient appears last there."""
+
+
+@lru_cache(maxsize=64)
+def program_of(graph: Graph, precision: Precision) -> Program:
+    """Return the graph's program in a precision; made once for each pair."""
+    return _Builder(graph, precision).build()
+
+
+class _Builder:
+    def __init__(self, graph: Graph, precision: Precision) -> None:
+        self.graph = graph
+        self.precision = precision
+        self.dtype: dict[str, str] = {}
+        self.grad: set[str] = set(graph.needs_grad)
+        self.role: dict[str, str] = {}
+        self.shape: dict[str, tuple[Size, ...]] = {}
+        self.ops: list[Op] = []
+        self.cast_of: dict[tuple[str, str], str] = {}
+
+    def build(self) -> Program:
+        for name, tensor in self.graph.tensors.items():
+            self.shape[name] = tensor.shape
+            self.role[name] = tensor.role
+            if tensor.role != "activation":
+                self.dtype[name] = self._concrete(tensor.dtype)
+        for op in self.graph.ops:
+            self._add(op)
+        ops = self._with_accumulation()
+        classes: dict[OpClass, int] = {}
+        op_class = np.empty(len(ops), dtype=np.int64)
+        for i, op in enumerate(ops):
+            key = OpClass(
+                op.kind,
+                tuple(op.attrs.items()),
+                tuple(map(self._spec, op.inputs)),
+                tuple(map(self._spec, op.outputs)),
+            )
+            op_class[i] = classes.setdefault(key, len(classes))
+        table = tuple(classes)
+        return Program(
+            graph=self.graph,
+            precision=self.precision,
+            classes=table,
+            names=tuple(op.name for op in ops),
+            layers=tuple(op.layer or op.name for op in ops),
+            op_class=op_class,
+            values=self._values(ops, table, op_class),
+            parameter_op=self._parameter_ops(ops),
+        )
+
+    def _concrete(self, dtype: str) -> str:
+        return self.precision.parameters if dtype == "float" else dtype
+
+    def _spec(self, name: str) -> Spec:
+        return Spec(self.shape[name], self.dtype[name], name in self.grad, self.role[name])
+
+    def _add(self, op: Op) -> None:
+        inputs = list(op.inputs)
+        out: str | None = None
+        if self.precision.autocast:
+            floats = [n for n in inputs if self.dtype[n] in FLOATS and self.shape[n]]
+            wanted = self._autocast(op, floats)
+            if wanted is not None:
+                out = wanted
+                if op.kind != "pointwise" or op.attrs.get("fn") in AUTOCAST_HIGH_FUNCTIONS:
+                    inputs = [self._cast(n, wanted, op) if n in floats else n for n in inputs]
+        for name in op.outputs:
+            declared = self.graph.tensors[name].dtype
+            self.dtype[name] = out if out and declared == "float" else self._concrete(declared)
+        attrs = op.attrs
+        if op.kind == "attention" and self._unfused(inputs):
+            attrs = {**attrs, "algorithm": "math"}
+        self.ops.append(replace(op, inputs=tuple(inputs), attrs=attrs))
+
+    def _unfused(self, inputs: list[str]) -> bool:
+        """Tell whether PyTorch has no fused kernel: float32 with heads shared among queries."""
+        query, key = self.shape[inputs[0]], self.shape[inputs[1]]
+        shared = len(query) == 4 and query[1] != key[1]
+        return shared and self.dtype[inputs[0]] == "float32"
+
+    def _autocast(self, op: Op, floats: list[str]) -> str | None:
+        """Return the type that autocast runs an op in, None for "as declared"."""
+        if op.kind in AUTOCAST_LOW:
+            return self.precision.compute
+        if op.kind in AUTOCAST_HIGH or op.attrs.get("fn") in AUTOCAST_HIGH_FUNCTIONS:
+            return "float32"
+        if not floats or op.attrs.get("fn") == "cast":
+            return None
+        if op.kind in ("batch_norm", "embedding", "view", "copy"):
+            return self.dtype[floats[0]]
+        low = all(self.dtype[n] == self.precision.compute for n in floats)
+        return self.precision.compute if low else "float32"
+
+    def _cast(self, name: str, dtype: str, op: Op) -> str:
+        """Return the name of a tensor in another type; a cast is made once and then reused.
+
+        Autocast caches only parameters' casts; but two readers of one activation mostly follow
+        on the same layer, whose own code casts once.
+        """
+        if self.dtype[name] == dtype:
+            return name
+        key = (name, dtype)
+        if self.role[name] == "parameter" and key in self.cast_of:
+            return self.cast_of[key]
+        new = f"{name}→{dtype}#{len(self.ops)}"
+        self.shape[new], self.dtype[new], self.role[new] = self.shape[name], dtype, "activation"
+        if name in self.grad:
+            self.grad.add(new)
+        self.ops.append(
+            Op(
+                name=f"{op.name}.autocast",
+                kind="copy",
+                inputs=(name,),
+                outputs=(new,),
+                attrs={"fn": "cast"},
+                layer=op.layer,
+            )
+        )
+        self.cast_of[key] = new
+        return new
+
+    def _with_accumulation(self) -> list[Op]:
+        readers: dict[str, int] = {}
+        for op in self.ops:
+            if KINDS[op.kind].differentiable(op) and any(n in self.grad for n in op.outputs):
+                for name in op.inputs:
+                    if name in self.grad:
+                        readers[name] = readers.get(name, 0) + 1
+        ops: list[Op] = []
+
+        def accumulate(name: str, layer: str) -> None:
+            if readers.get(name, 0) > 1:
+                attrs: dict[str, Attr] = {"readers": readers[name]}
+                ops.append(
+                    Op(
+                        name=f"{name}.grad",
+                        kind="accumulate",
+                        inputs=(name,),
+                        outputs=(),
+                        attrs=attrs,
+                        layer=layer,
+                    )
+                )
+
+        for parameter in self.graph.parameters:
+            accumulate(parameter.name, parameter.name.rpartition(".")[0])
+        for op in self.ops:
+            ops.append(op)
+            for name in op.outputs:
+                accumulate(name, op.layer)
+        return ops
+
+    def _values(
+        self, ops: list[Op], classes: tuple[OpClass, ...], op_class: Ints
+    ) -> tuple[Value, ...]:
+        root: dict[str, str] = {n: n for n in self.role}
+        saved = [c.at(2, 64).saved for c in classes]
+        made: dict[str, int] = {}
+        last: dict[str, int] = {}
+        kept: dict[str, int] = {}
+        for i, op in enumerate(ops):
+            alias = KINDS[op.kind].alias(op) or self._same_type_cast(op)
+            for name in op.inputs:
+                last[root[name]] = i
+            for name in op.outputs:
+                root[name] = root[op.inputs[0]] if alias and op.inputs else name
+                made.setdefault(root[name], i)
+                last[root[name]] = i
+            for index in saved[int(op_class[i])]:
+                name = op.inputs[index] if index >= 0 else op.outputs[~index]
+                kept.setdefault(root[name], i)
+        values = []
+        for name, role in self.role.items():
+            if role == "input":
+                values.append(Value(self._spec(name), -1, last.get(name, -1), kept.get(name, -1)))
+            elif role == "activation" and root.get(name) == name and name in made:
+                values.append(Value(self._spec(name), made[name], last[name], kept.get(name, -1)))
+        return tuple(values)
+
+    def _same_type_cast(self, op: Op) -> bool:
+        return op.attrs.get("fn") == "cast" and (
+            self.dtype[op.inputs[0]] == self.dtype[op.outputs[0]]
+        )
+
+    def _parameter_ops(self, ops: list[Op]) -> dict[str, int]:
+        trainable = {t.name for t in self.graph.parameters if t.trainable}
+        first: dict[str, int] = {}
+        for i, op in enumerate(ops):
+            for name in op.inputs:
+                if name in trainable:
+                    first.setdefault(name, i)
+        return first
+
+
+class Kernels(NamedTuple):
+    """Every kernel of every class at one size, as columns."""
+
+    op_class: Ints
+    phase: Ints
+    """0 forward, 1 backward data, 2 backward weight."""
+    family: Ints
+    """Index into `families`."""
+    flops: Floats
+    ops: Floats
+    read: Floats
+    write: Floats
+    dims: Floats
+    """(kernels, 4): rows, columns, depth, batch."""
+    launches: Floats
+    done: Floats
+    names: tuple[str, ...]
+    extra: Floats
+    """For each class: bytes kept for backward beside tensors."""
+    workspace: Floats
+
+
+FAMILIES = (
+    "gemm", "conv", "attention", "rnn", "pointwise", "reduction", "norm", "softmax", "pool",
+    "copy", "gather", "fill", "sort", "interpolate", "unknown",
+)  # fmt: skip
+_FAMILY = {name: i for i, name in enumerate(FAMILIES)}
+
+
+def kernels_of(program: Program, batch: int, seq: int) -> Kernels:
+    """Evaluate every class of a program at one batch and sequence length."""
+    rows: list[tuple[float, ...]] = []
+    names: list[str] = []
+    extra = np.zeros(len(program.classes))
+    workspace = np.zeros(len(program.classes))
+    for index, op_class in enumerate(program.classes):
+        costs = op_class.at(batch, seq)
+        extra[index], workspace[index] = costs.extra, costs.workspace
+        for phase, kernels in enumerate((costs.forward, costs.data, costs.weight)):
+            for k in kernels:
+                rows.append(
+                    (index, phase, _FAMILY[k.family], k.flops, k.ops, k.read, k.write, *k.dims,
+                     k.launches, k.done)
+                )  # fmt: skip
+                names.append(k.name)
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), 13)
+    whole = table[:, :3].astype(np.int64)
+    return Kernels(
+        whole[:, 0], whole[:, 1], whole[:, 2], table[:, 3], table[:, 4], table[:, 5], table[:, 6],
+        table[:, 7:11], table[:, 11], table[:, 12], tuple(names), extra, workspace,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""How work and memory are laid out over devices."""

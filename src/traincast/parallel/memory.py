@@ -1,0 +1,173 @@
+"""Peak memory of a training step, from when each value is made, kept and freed.
+
+The step is followed op by op: forward allocates outputs and frees what nobody needs again, except
+what backward needs; backward frees that in reverse while gradients appear; the update needs all
+gradients at once. The peak is the largest sum on the way.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.estimate.optimizer import Optimizer
+from traincast.estimate.program import Floats, Ints, Kernels, Program
+from traincast.graph import DTYPE_BYTES, elements
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Bytes on one device during a training step."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    """Optimizer state."""
+    inputs: float
+    """The batch itself."""
+    activations: float
+    """Values kept for backward and in flight, at the peak."""
+    workspace: float
+    """Scratch of libraries."""
+    peak: float
+    """Largest total at any moment; less than the sum of the parts, which peak at other moments."""
+    at: str
+    """When the peak occurs: forward, backward or update."""
+
+
+def memory_of(
+    program: Program,
+    kernels: Kernels,
+    batch: int,
+    seq: int,
+    *,
+    optimizer: Optimizer | None,
+    recompute: bool = False,
+    accumulate: int = 1,
+    workspace: float = 0.0,
+) -> Memory:
+    """Return the memory of a step; `optimizer` None means a forward pass alone."""
+    each = DTYPE_BYTES[program.precision.parameters]
+    parameters = trainable = 0.0
+    for tensor in program.graph.parameters:
+        size = elements(tensor.shape, 1, 1) * each
+        parameters += size
+        trainable += size if tensor.trainable else 0
+    count = len(program.names)
+    sizes = _sizes(program, batch, seq)
+    made = np.array([v.made for v in program.values], dtype=np.int64)
+    last = np.array([v.last for v in program.values], dtype=np.int64)
+    kept = np.array([v.kept for v in program.values], dtype=np.int64)
+    inputs = float(sizes[made < 0].sum())
+    inner = made >= 0
+    sizes, made, last, kept = sizes[inner], made[inner], last[inner], kept[inner]
+    if optimizer is None:
+        live = _sweep(count, made, last + 1, sizes)
+        peak = parameters + inputs + workspace + float(live.max(initial=0))
+        return Memory(
+            parameters=parameters, gradients=0, optimizer=0, inputs=inputs,
+            activations=float(live.max(initial=0)), workspace=workspace, peak=peak, at="forward",
+        )  # fmt: skip
+    extra = kernels.extra[program.op_class]
+    scratch = 0.0
+    if recompute:
+        dropped = _inside_blocks(program, made, last, kept)
+        scratch = _largest_block(program, made, sizes * dropped, extra)
+        kept = np.where(dropped, -1, kept)
+        extra = np.zeros_like(extra)
+    forward = _sweep(count, made, np.where(kept >= 0, count, last + 1), sizes) + np.cumsum(extra)
+    saved = kept >= 0
+    # Kept until backward has run the first op that keeps it, which is the last to run.
+    held = np.cumsum(np.bincount(kept[saved], sizes[saved], count)) + np.cumsum(extra)
+    flowing = _gradients(program, count, made, last, sizes)
+    accumulated = np.zeros(count)
+    total_gradients = 0.0
+    for name, op in program.parameter_op.items():
+        size = elements(program.graph.tensors[name].shape, 1, 1) * each
+        accumulated[op] += size
+        total_gradients += size
+    arrived = np.cumsum(accumulated[::-1])[::-1]
+    if accumulate > 1:
+        arrived = np.full(count, total_gradients)
+        forward = forward + total_gradients
+    state = trainable * optimizer.state
+    base = parameters + state + inputs + workspace
+    backward = held + flowing + arrived + scratch + kernels.workspace[program.op_class]
+    moments = {
+        "forward": float(forward.max(initial=0)),
+        "backward": float(backward.max(initial=0)),
+        "update": total_gradients,
+    }
+    at = max(moments, key=lambda key: moments[key])
+    return Memory(
+        parameters=parameters,
+        gradients=total_gradients,
+        optimizer=state,
+        inputs=inputs,
+        activations=float(max(forward.max(initial=0), (held + flowing + scratch).max(initial=0))),
+        workspace=workspace,
+        peak=base + moments[at],
+        at=at,
+    )
+
+
+def _sizes(program: Program, batch: int, seq: int) -> Floats:
+    known: dict[tuple[object, str], float] = {}
+    result = np.empty(len(program.values))
+    for i, value in enumerate(program.values):
+        key = (value.spec.shape, value.spec.dtype)
+        size = known.get(key)
+        if size is None:
+            size = elements(value.spec.shape, batch, seq) * DTYPE_BYTES[value.spec.dtype]
+            known[key] = size
+        result[i] = size
+    return result
+
+
+def _sweep(count: int, start: Ints, end: Ints, sizes: Floats) -> Floats:
+    """Return, for each op, the bytes of values alive while it runs."""
+    change = np.bincount(start, sizes, count + 1) - np.bincount(
+        np.minimum(end, count), sizes, count + 1
+    )
+    return np.cumsum(change)[:count]
+
+
+def _gradients(program: Program, count: int, made: Ints, last: Ints, sizes: Floats) -> Floats:
+    """Return the bytes of gradients in flight while backward runs each op.
+
+    A value's gradient exists from the backward of its last reader to that of its maker.
+    """
+    grad = np.array([v.spec.grad for v in program.values if v.made >= 0], dtype=bool)
+    return _sweep(count, made[grad], last[grad] + 1, sizes[grad])
+
+
+_BLOCK = re.compile(r"^(.*?\.?\w*?\d+)(?=\.|$)")
+
+
+def block_of(layer: str) -> str:
+    """Return the repeated block that a layer belongs to: the path up to its first number."""
+    match = _BLOCK.match(layer)
+    return match[1] if match else layer
+
+
+def _blocks(program: Program) -> Ints:
+    ids: dict[str, int] = {}
+    return np.array([ids.setdefault(block_of(layer), len(ids)) for layer in program.layers])
+
+
+def _inside_blocks(program: Program, made: Ints, last: Ints, kept: Ints) -> NDArray[np.bool_]:
+    """Tell which kept values live and die in one block, so that recomputation spares them."""
+    block = _blocks(program)
+    inside: NDArray[np.bool_] = (kept >= 0) & (block[made] == block[last])
+    return inside
+
+
+def _largest_block(program: Program, made: Ints, sizes: Floats, extra: Floats) -> float:
+    block = _blocks(program)
+    totals = np.bincount(block[made], sizes, block.max() + 1) + np.bincount(
+        block, extra, block.max() + 1
+    )
+    return float(totals.max(initial=0))

@@ -1,0 +1,1 @@
+"""From priced kernels to a step: the two clocks, the timeline, the prediction."""

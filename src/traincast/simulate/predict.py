@@ -1,0 +1,168 @@
+"""The main job: a model, a device and a way of training to a Prediction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from traincast.errors import InvalidValueError
+from traincast.estimate.intervals import interval
+from traincast.estimate.optimizer import optimizer_named
+from traincast.estimate.program import program_of
+from traincast.estimate.roofline import estimator_named
+from traincast.graph import Graph
+from traincast.graph.precision import precision_named
+from traincast.hardware import Device, load_device
+from traincast.ingest import resolve
+from traincast.simulate.fit import default_precision, largest_batch, step_memory
+from traincast.simulate.prediction import Prediction, Totals
+from traincast.simulate.step import Plan, simulate_step
+
+_LAYOUTS = ("nchw", "nhwc")
+
+
+def predict(
+    model: str | Graph,
+    device: str | Device = "h200",
+    *,
+    batch: int | str | None = None,
+    seq: int | None = None,
+    image: int | None = None,
+    precision: str | None = None,
+    optimizer: str = "adamw",
+    accumulate: int = 1,
+    recompute: bool = False,
+    layout: str = "nchw",
+    compiled: bool = False,
+    inference: bool = False,
+    estimator: str = "roofline",
+    dataset_size: int | None = None,
+    epochs: float | None = None,
+    tokens: float | None = None,
+    price_per_hour: float | None = None,
+    root: Path | None = None,
+) -> Prediction:
+    """Predict one training step of a model on a device.
+
+    `model` is a model reference or a Graph; `device` a catalog name, a TOML file or a Device.
+    `batch` is samples in one forward pass, or "max" for the largest that fits; `seq` positions in
+    a sequence; `image` the side of square images in pixels. `precision` is one of fp32, tf32,
+    bf16, fp16, amp_bf16, amp_fp16, fp8; by default mixed precision where the device has units for
+    it. `accumulate` passes make one update. `recompute` keeps only what enters each block.
+    `inference` predicts a forward pass alone.
+
+    `dataset_size` (samples) with `epochs`, or `tokens`, add the totals of a run, and
+    `price_per_hour` of one device its cost.
+    """
+    graph = model if isinstance(model, Graph) else resolve(model, image=image, root=root)
+    unit = load_device(device)
+    how = precision_named(precision) if precision else default_precision(unit)
+    engine = estimator_named(estimator)
+    if layout.lower() not in _LAYOUTS:
+        raise InvalidValueError(f"layout {layout!r} is unknown; use nchw or nhwc")
+    program = program_of(graph, how)
+    plan = Plan(
+        batch=graph.batch,
+        seq=_sequence(graph, seq),
+        optimizer=None if inference else optimizer_named(optimizer),
+        accumulate=_whole("accumulate", accumulate),
+        recompute=recompute and not inference,
+        layout=layout.lower(),
+        eager=not compiled,
+    )
+    if batch == "max":
+        plan = replace(plan, batch=largest_batch(graph, unit, how, plan))
+    elif batch is not None:
+        plan = replace(plan, batch=_batch(graph, batch))
+    step = simulate_step(program, unit, engine, plan)
+    memory = step_memory(step, unit)
+    found = Prediction(
+        model=graph.name,
+        graph=graph,
+        device=unit,
+        precision=how.name,
+        optimizer=optimizer_named(optimizer).name,
+        step=step,
+        memory=memory,
+        interval_s=interval(engine.name, unit.name, step.seconds, step.host_bound),
+        estimator=engine.name,
+        basis=engine.basis,
+        totals=None,
+        notes=_notes(graph, plan),
+    )
+    return replace(found, totals=_totals(found, dataset_size, epochs, tokens, price_per_hour))
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, str) and value.strip().lstrip("+-").isdigit():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidValueError(f"{name} {value!r} is not a whole number of at least 1")
+    return value
+
+
+def _batch(graph: Graph, value: int | str) -> int:
+    if isinstance(value, str) and not value.strip().lstrip("+-").isdigit():
+        raise InvalidValueError(f"batch {value!r} is neither a whole number of at least 1 nor max")
+    batch = _whole("batch", value)
+    if "batch" in graph.fixed and batch != graph.batch:
+        raise InvalidValueError(
+            f"{graph.name} holds for batch {graph.batch} only; export it with a symbolic batch axis"
+        )
+    return batch
+
+
+def _sequence(graph: Graph, seq: int | None) -> int:
+    if not graph.has_sequence:
+        if seq is not None:
+            raise InvalidValueError(f"{graph.name} has no sequence axis; leave out seq")
+        return 0
+    length = _whole("seq", seq) if seq is not None else graph.seq
+    if "seq" in graph.fixed and length != graph.seq:
+        raise InvalidValueError(f"{graph.name} holds for seq {graph.seq} only")
+    return length
+
+
+def _notes(graph: Graph, plan: Plan) -> tuple[str, ...]:
+    notes = list(graph.notes)
+    if not plan.training:
+        notes = [n for n in notes if not n.startswith("loss")]
+    if any(o.kind == "rnn" for o in graph.ops):
+        notes.append("recurrent layers are priced as a chain of small products")
+    return tuple(notes)
+
+
+def _totals(
+    found: Prediction,
+    dataset_size: int | None,
+    epochs: float | None,
+    tokens: float | None,
+    price_per_hour: float | None,
+) -> Totals | None:
+    for name, value in (
+        ("dataset_size", dataset_size),
+        ("epochs", epochs),
+        ("tokens", tokens),
+        ("price_per_hour", price_per_hour),
+    ):
+        if value is not None and not value > 0:
+            raise InvalidValueError(f"{name} {value!r} must be above 0")
+    if tokens is not None:
+        if dataset_size is not None or epochs is not None:
+            raise InvalidValueError("give either tokens, or dataset_size and epochs, not both")
+        if found.tokens_per_s is None:
+            raise InvalidValueError(
+                f"{found.model} has no tokens; give dataset_size and epochs instead"
+            )
+        steps = tokens / (found.samples * found.step.plan.seq)
+    elif dataset_size is not None:
+        steps = -(-dataset_size // found.samples) * (epochs or 1)
+    elif epochs is not None:
+        raise InvalidValueError("epochs needs dataset_size, the number of samples in an epoch")
+    elif price_per_hour is not None:
+        raise InvalidValueError("price_per_hour needs dataset_size and epochs, or tokens")
+    else:
+        return None
+    seconds = steps * found.seconds
+    cost = seconds / 3600 * price_per_hour if price_per_hour is not None else None
+    return Totals(steps=steps, seconds=seconds, cost=cost)

@@ -1,0 +1,214 @@
+"""One training step on one device: every kernel's time, put together by two clocks.
+
+The host issues ops in order; the device runs them in order and may lag behind. Over many steps
+without synchronisation the period of a step is the longer of the two totals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from traincast.estimate.optimizer import Optimizer
+from traincast.estimate.program import FAMILIES, Floats, Kernels, Program, kernels_of
+from traincast.estimate.roofline import Efficiency, Estimator
+from traincast.graph import DTYPE_BYTES, elements
+from traincast.hardware import Device
+
+PHASES = ("forward", "backward", "optimizer")
+BOUNDS = ("compute", "memory", "launch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How one device trains: what to vary in a what-if."""
+
+    batch: int
+    """Samples in one forward pass."""
+    seq: int
+    """Positions in a sequence; 0 for a network without."""
+    optimizer: Optimizer | None
+    """None for a forward pass alone."""
+    accumulate: int = 1
+    """Forward and backward passes before each update."""
+    recompute: bool = False
+    """Whether backward runs each block's forward pass again instead of keeping its values."""
+    layout: str = "nchw"
+    """Memory order of images: nchw or nhwc."""
+    eager: bool = True
+    """Whether the host issues each op; False when a compiler or graph replays them."""
+
+    @property
+    def training(self) -> bool:
+        """Whether there is a backward pass."""
+        return self.optimizer is not None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Step:
+    """Times of one step, by op and by phase; seconds."""
+
+    program: Program
+    plan: Plan
+    kernels: Kernels
+    op_seconds: Floats
+    """(ops, 2): device seconds of each op forward and backward, in one pass."""
+    op_host: Floats
+    """(ops, 2): host seconds to issue each op forward and backward, in one pass."""
+    op_flops: Floats
+    """(ops, 2): multiply-add FLOPs of each op forward and backward, in one pass."""
+    op_bytes: Floats
+    """(ops, 2): bytes moved by each op forward and backward, in one pass."""
+    op_bound: Floats
+    """(ops, 3): device seconds of each op by what bounds its kernels."""
+    update_s: float
+    """Device seconds of the optimizer update."""
+    update_host_s: float
+    """Host seconds to issue it."""
+    update_bytes: float
+    """Bytes it moves."""
+    unpriced: dict[str, float]
+    """Ops without a formula, with their share of the bytes moved."""
+
+    @property
+    def device_s(self) -> dict[str, float]:
+        """Device seconds of each phase."""
+        return self._phases(self.op_seconds, self.update_s)
+
+    @property
+    def host_s(self) -> dict[str, float]:
+        """Host seconds of each phase, for issuing it."""
+        return self._phases(self.op_host, self.update_host_s)
+
+    def _phases(self, per_op: Floats, update: float) -> dict[str, float]:
+        forward, backward = (float(s) for s in per_op.sum(axis=0) * self.plan.accumulate)
+        if not self.plan.training:
+            return {"forward": forward, "backward": 0.0, "optimizer": 0.0}
+        again = forward if self.plan.recompute else 0.0
+        return {"forward": forward, "backward": backward + again, "optimizer": update}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from one step to the next."""
+        return max(sum(self.device_s.values()), sum(self.host_s.values()))
+
+    @property
+    def phase_s(self) -> dict[str, float]:
+        """Seconds of each phase, the later of the two clocks in each; they add up to the step."""
+        device, host = self.device_s, self.host_s
+        later = {p: max(device[p], host[p]) for p in PHASES}
+        scale = self.seconds / (sum(later.values()) or 1.0)
+        return {p: s * scale for p, s in later.items()}
+
+    @property
+    def host_bound(self) -> bool:
+        """Whether the host is the slower of the two."""
+        return sum(self.host_s.values()) > sum(self.device_s.values())
+
+    @property
+    def bound_s(self) -> dict[str, float]:
+        """Device seconds in kernels bound by compute, by memory traffic, by their launch."""
+        sums = self.op_bound.sum(axis=0) * self.plan.accumulate
+        result = dict(zip(BOUNDS, map(float, sums), strict=True))
+        result["memory"] += self.update_s
+        return result
+
+    @property
+    def bound_by(self) -> str:
+        """What to improve first: compute, memory or launch (the host included)."""
+        bound = self.bound_s
+        return "launch" if self.host_bound else max(bound, key=lambda key: bound[key])
+
+    @property
+    def flops(self) -> tuple[float, float]:
+        """Multiply-add FLOPs forward and backward, all passes, without recomputation."""
+        forward, backward = self.op_flops.sum(axis=0) * self.plan.accumulate
+        return float(forward), float(backward) if self.plan.training else 0.0
+
+
+def simulate_step(program: Program, device: Device, estimator: Estimator, plan: Plan) -> Step:
+    """Return the times of a step."""
+    kernels = kernels_of(program, plan.batch, plan.seq)
+    priced = estimator.price(kernels, device, program.precision, plan.layout)
+    efficiency = estimator.efficiency(device)
+    classes = len(program.classes)
+    cell = kernels.op_class * 2 + np.minimum(kernels.phase, 1)
+    traffic = kernels.read + kernels.write
+
+    def per_op(values: Floats) -> Floats:
+        table: Floats = np.bincount(cell, values, 2 * classes).astype(np.float64)
+        return table.reshape(classes, 2)[program.op_class]
+
+    ran = np.where(kernels.phase == 0, 2.0 if plan.recompute else 1.0, 1.0 * plan.training)
+    bound: Floats = np.bincount(
+        kernels.op_class * 3 + priced.bound, priced.seconds * ran, 3 * classes
+    ).astype(np.float64)
+    bound = bound.reshape(classes, 3)[program.op_class]
+    update = host = moved = 0.0
+    if plan.optimizer is not None:
+        update, host, moved = update_seconds(program, device, efficiency, plan.optimizer)
+    op_bytes = per_op(traffic)
+    total = float(op_bytes.sum()) * plan.accumulate + moved
+    return Step(
+        program=program,
+        plan=plan,
+        kernels=kernels,
+        op_seconds=per_op(priced.seconds),
+        op_host=_host(program, kernels, efficiency) * (1.0 if plan.eager else 0.0),
+        op_flops=per_op(kernels.flops),
+        op_bytes=op_bytes,
+        op_bound=bound,
+        update_s=update,
+        update_host_s=host if plan.eager else 0.0,
+        update_bytes=moved,
+        unpriced=_unpriced(program, kernels, traffic, total),
+    )
+
+
+def _host(program: Program, kernels: Kernels, efficiency: Efficiency) -> Floats:
+    """Return host seconds to issue each op forward and backward.
+
+    A view costs about a third of an op that launches; each further kernel of an op less than its
+    first. On a CPU the op itself runs on the host: there is nothing to issue ahead.
+    """
+    if not efficiency.overlap:
+        return np.zeros((len(program.names), 2))
+    launches = np.zeros((len(program.classes), 2))
+    np.add.at(launches, (kernels.op_class, np.minimum(kernels.phase, 1)), 1.0)
+    forward = np.where(launches[:, 0] > 0, 1.0 + 0.1 * (launches[:, 0] - 1), 0.35)
+    backward = np.where(launches[:, 1] > 0, 1.0 + 0.3 * (launches[:, 1] - 1), 0.35)
+    inserted = np.array([c.kind == "accumulate" for c in program.classes])
+    grad = np.array([any(s.grad for s in c.ins) for c in program.classes])
+    forward[inserted] = 0.0
+    backward[~grad] = 0.0
+    table = np.column_stack([forward, backward * efficiency.backward_dispatch])
+    return table[program.op_class] * efficiency.dispatch_s
+
+
+def update_seconds(
+    program: Program, device: Device, efficiency: Efficiency, optimizer: Optimizer
+) -> tuple[float, float, float]:
+    """Return device seconds, host seconds and bytes moved of one optimizer update."""
+    trainable = [t for t in program.graph.parameters if t.trainable]
+    count = float(sum(elements(t.shape, 1, 1) for t in trainable))
+    each = DTYPE_BYTES[program.precision.parameters]
+    moved = count * optimizer.traffic * each
+    launches = optimizer.launches(len(trainable), count)
+    compute = count * optimizer.ops / (device.vector_peak("fp32") * efficiency.vector)
+    memory = moved / (device.memory_bandwidth * min(1.4 * efficiency.bandwidth, 0.9))
+    seconds = max(compute, memory) + launches * efficiency.gap_s
+    host = (0.2 * len(trainable) + launches) * efficiency.dispatch_s if efficiency.overlap else 0.0
+    return seconds, host, moved
+
+
+def _unpriced(
+    program: Program, kernels: Kernels, traffic: Floats, total: float
+) -> dict[str, float]:
+    count = np.bincount(program.op_class, minlength=len(program.classes))
+    result: dict[str, float] = {}
+    for i in np.flatnonzero(kernels.family == FAMILIES.index("unknown")):
+        name = kernels.names[i].removesuffix("_backward")
+        share = float(count[kernels.op_class[i]] * traffic[i]) / max(total, 1.0)
+        result[name] = result.get(name, 0.0) + share
+    return result
