@@ -96,14 +96,15 @@ def _cross_entropy(c: Case) -> Costs:
     targets, then turns it into the logits' gradient.
     """
     x, target = c.ins[0], c.ins[1]
+    loss = "nll_loss2d" if len(x.shape) > 2 else "nll_loss"
     forward = (
         Kernel("_log_softmax", "softmax", 0, 14 * x.n, x.size, x.size),
-        Kernel("nll_loss_forward", "reduction", 0, target.n, 2 * target.size, c.outs[0].size),
+        Kernel(f"{loss}_forward", "reduction", 0, target.n, 2 * target.size, c.outs[0].size),
     )
     if not x.grad:
         return Costs(forward)
     data = (
-        Kernel("nll_loss_backward", "fill", 0, target.n, target.size, x.size),
+        Kernel(f"{loss}_backward", "fill", 0, target.n, target.size, x.size),
         Kernel("_log_softmax_backward_data", "softmax", 0, 5 * x.n, 2 * x.size, x.size),
     )
     return Costs(forward, data, (), (1,), x.size, x.size)

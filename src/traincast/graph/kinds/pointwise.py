@@ -14,7 +14,8 @@ class Rule(NamedTuple):
     ops: float
     """Elementary operations for each output element; transcendental functions count about 10."""
     saved: str
-    """What backward needs: i the inputs, o the output, c the first input only, - nothing."""
+    """What backward needs: i the inputs, o the output, c the first input only,
+    m the second only, - nothing."""
     backward: tuple[str, ...]
     """aten ops that the gradient of each input runs."""
 
@@ -103,15 +104,26 @@ def _pointwise(c: Case) -> Costs:
     for index, x in enumerate(c.ins):
         if not x.grad:
             continue
-        others = (
-            sum(a.n * a.each for a in c.ins) if rule.saved != "-" and len(c.ins) > 1 else y.size
-        )
+        extra = _operands(c, fn, index, rule)
         for name in _backward_of(fn, index, rule):
-            extra = others if rule.saved in "iom" else 0
             data.append(pointwise(name, y.n * x.each + extra, y.n * x.each, y.n, rule.ops))
         if x.n < y.n:
             data.append(summed(y, x))
     return Costs((forward,), tuple(data), (), _saved(c, fn, rule))
+
+
+def _operands(c: Case, fn: str, index: int, rule: Rule) -> float:
+    """Return the bytes that the gradient of input `index` reads beside the output's gradient."""
+    if rule.saved == "-":
+        return 0
+    if rule.saved == "o":
+        return c.outs[0].size
+    if rule.saved in "cm":
+        return c.ins["cm".index(rule.saved)].size
+    if len(c.ins) == 2 and (fn == "mul" or (fn == "div" and index == 0)):
+        # The gradient of a factor needs the other one only.
+        return c.ins[1 - index].size
+    return total(c.ins)
 
 
 def _saved(c: Case, fn: str, rule: Rule) -> tuple[int, ...]:

@@ -210,14 +210,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     @contextlib.contextmanager
     def _patched(self, owner: Any, name: str, capture: Callable[..., bool]) -> Iterator[None]:
         original = getattr(owner, name)
+        plain = _without_dropout(original) if capture is _attention else original
 
         def run(*args: Any, **kwargs: Any) -> Any:
             if self._paused:
                 return original(*args, **kwargs)
             with self.whole():
-                # Attention with dropout takes another path on a CPU, with another memory order.
-                quiet = kwargs | {"dropout_p": 0.0} if kwargs.get("dropout_p") else kwargs
-                out = original(*args, **quiet)
+                out = plain(*args, **kwargs)
             if "input" in kwargs:
                 args, kwargs = (
                     (kwargs["input"], *args),
@@ -232,6 +231,26 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             yield
         finally:
             setattr(owner, name, original)
+
+
+def _without_dropout(attention: Callable[..., Any]) -> Callable[..., Any]:
+    """Return attention that ignores its dropout.
+
+    With dropout a CPU takes another path than a GPU, and leaves its result in another memory order.
+    """
+
+    def run(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        return attention(query, key, value, attn_mask, 0.0, is_causal, **kwargs)
+
+    return run
 
 
 def is_tensor(value: Any) -> bool:
