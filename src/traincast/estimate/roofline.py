@@ -5,10 +5,12 @@
 peak is the device's dense rate for the precision, on matrix units where it has them. e_c falls
 for products too small to fill the device:
 
-    e_c = e_max · u(2 waves) · u(depth / 32) · u(columns / 16) · u(rows / 16),  u(x) = x / (x + 1)
+    e_c = e_max / (1 + 1 / (2 waves) + 32 / depth + 16 / columns + 16 / rows)
 
-so it rises smoothly to e_max and never jumps. `gap` is what each launch costs on the device. The
-host issues launches at its own pace; a step is bound by whichever of the two clocks is later.
+so it rises to e_max without a jump, and a larger product never takes less time: each term of
+FLOPs / e_c, such as rows · columns · depth · 16 / rows, grows with every side. `gap` is what each
+launch costs on the device. The host issues launches at its own pace; a step is bound by whichever
+of the two clocks is later.
 """
 
 from __future__ import annotations
@@ -86,6 +88,8 @@ steps on an H200 (see docs/roofline.md)."""
 _TILE = 128.0
 _SPLIT = 1024.0
 """Depth that one tile works through before a library splits it among several units."""
+_NONE = 1e-9
+"""Stands for a side of length 0, as kernels have that are no product."""
 
 
 class Pricing:
@@ -168,14 +172,11 @@ def price(
 
 def fill(dims: Floats, units: int) -> Floats:
     """Return how far a product of rows × columns × depth × batch fills a device, in (0, 1)."""
-    rows, columns, depth, batch = dims.T
-    tiles = np.ceil(rows / _TILE) * np.ceil(columns / _TILE) * batch
+    rows, columns, depth, batch = np.maximum(dims.T, _NONE)
+    tiles = np.maximum(rows / _TILE, 1.0) * np.maximum(columns / _TILE, 1.0) * batch
     waves = tiles * np.maximum(depth / _SPLIT, 1.0) / units
-    return _rise(2.0 * waves) * _rise(depth / 32.0) * _rise(columns / 16.0) * _rise(rows / 16.0)
-
-
-def _rise(x: Floats) -> Floats:
-    return x / (x + 1.0)
+    filled: Floats = 1.0 / (1.0 + 0.5 / waves + 32.0 / depth + 16.0 / columns + 16.0 / rows)
+    return filled
 
 
 ESTIMATORS: dict[str, Estimator] = {"roofline": Roofline()}
