@@ -72,10 +72,10 @@ def memory_of(
             activations=float(live.max(initial=0)), workspace=workspace, peak=peak, at="forward",
         )  # fmt: skip
     extra = kernels.extra[program.op_class]
-    scratch = 0.0
+    scratch = np.zeros(count)
     if recompute:
         dropped = _inside_blocks(program, made, last, kept)
-        scratch = _largest_block(program, made, sizes * dropped, extra)
+        scratch = _recomputed(program, kept[dropped], sizes[dropped], extra)
         kept = np.where(dropped, -1, kept)
         extra = np.zeros_like(extra)
     forward = _sweep(count, made, np.where(kept >= 0, count, last + 1), sizes) + np.cumsum(extra)
@@ -165,9 +165,18 @@ def _inside_blocks(program: Program, made: Ints, last: Ints, kept: Ints) -> NDAr
     return inside
 
 
-def _largest_block(program: Program, made: Ints, sizes: Floats, extra: Floats) -> float:
+def _recomputed(program: Program, kept: Ints, sizes: Floats, extra: Floats) -> Floats:
+    """Return, for each op, what backward made again in its block and still needs while it runs.
+
+    Backward makes one block's values at a time and frees them in reverse, so an op finds those
+    that it and earlier ops of its own block keep.
+    """
     block = _blocks(program)
-    totals = np.bincount(block[made], sizes, block.max() + 1) + np.bincount(
-        block, extra, block.max() + 1
-    )
-    return float(totals.max(initial=0))
+    grown = np.bincount(kept, sizes, len(block)) + extra
+    order = np.argsort(block, kind="stable")
+    running = np.cumsum(grown[order])
+    starts = np.searchsorted(block[order], np.arange(block.max() + 1))
+    before = np.append(0.0, running)[starts]
+    result = np.empty(len(block))
+    result[order] = running - before[block[order]]
+    return result
