@@ -105,8 +105,10 @@ def _pointwise(c: Case) -> Costs:
         if not x.grad:
             continue
         extra = _operands(c, fn, index, rule)
-        for name in _backward_of(fn, index, rule):
-            data.append(pointwise(name, y.n * x.each + extra, y.n * x.each, y.n, rule.ops))
+        data += [
+            pointwise(name, y.n * x.each + extra, y.n * x.each, y.n, rule.ops)
+            for name in _backward_of(fn, index, rule)
+        ]
         if x.n < y.n:
             data.append(summed(y, x))
     return Costs((forward,), tuple(data), (), _saved(c, fn, rule))
