@@ -83,40 +83,43 @@ def graph_from_dict(
     raw_tensors, raw_ops = data.get("tensors"), data.get("ops")
     if not isinstance(raw_tensors, dict) or not isinstance(raw_ops, list):
         raise InputFileError(where, '"tensors" must be an object and "ops" a list')
-    sizes: dict[int | str, Size] = {}
+    sizes: dict[tuple[type, int | str], Size] = {}
     tensors = {}
     for name, entry in raw_tensors.items():
         try:
             tensors[name] = _tensor_from_dict(name, entry, sizes)
-        except (InvalidValueError, KeyError, TypeError, AttributeError) as error:
+        except (InvalidValueError, KeyError, TypeError) as error:
             problems.append(f"tensor {name!r}: {_reason(error)}")
     ops = []
     for index, entry in enumerate(raw_ops):
         try:
             ops.append(_op_from_dict(entry))
-        except (KeyError, TypeError, AttributeError) as error:
+        except (InvalidValueError, KeyError, TypeError) as error:
             problems.append(f"op number {index}: {_reason(error)}")
+    try:
+        graph = Graph(
+            name=_text(data, "name", where),
+            ops=tuple(ops),
+            tensors=tensors,
+            batch=_whole(data, "batch", 1),
+            seq=_whole(data, "seq", 0),
+            source=_text(data, "source", ""),
+            notes=_texts(data, "notes", ()),
+            fixed=_texts(data, "fixed", ()),
+            loss=_text(data, "loss", ""),
+        )
+    except InvalidValueError as error:
+        problems.append(str(error))
     if problems:
         raise InputFileError(where, problems)
-    graph = Graph(
-        name=str(data.get("name", where)),
-        ops=tuple(ops),
-        tensors=tensors,
-        batch=_whole(data, "batch", 1, where),
-        seq=_whole(data, "seq", 0, where),
-        source=str(data.get("source", "")),
-        notes=tuple(map(str, data.get("notes", ()))),
-        fixed=tuple(map(str, data.get("fixed", ()))),
-        loss=str(data.get("loss", "")),
-    )
     return graph if trusted else verify(graph)
 
 
-def _whole(data: Mapping[str, Any], key: str, default: int, where: str) -> int:
+def _whole(data: Mapping[str, Any], key: str, default: int) -> int:
     value = data.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < default:
-        raise InputFileError(
-            where, f'"{key}" is {value!r}; it must be an integer of at least {default}'
+        raise InvalidValueError(
+            f'"{key}" is {value!r}; it must be an integer of at least {default}'
         )
     return value
 
@@ -129,35 +132,75 @@ def _reason(error: Exception) -> str:
     return "is not an object of the expected form"
 
 
-def _tensor_from_dict(name: str, entry: Mapping[str, Any], sizes: dict[int | str, Size]) -> Tensor:
+def _text(entry: Mapping[str, Any], key: str, default: str | None = None) -> str:
+    value = entry[key] if default is None else entry.get(key, default)
+    if not isinstance(value, str):
+        raise InvalidValueError(f'"{key}" is {value!r}, which is not text')
+    return value
+
+
+def _texts(
+    entry: Mapping[str, Any], key: str, default: tuple[str, ...] | None = None
+) -> tuple[str, ...]:
+    values = entry[key] if default is None else entry.get(key, default)
+    if not isinstance(values, list | tuple) or not all(isinstance(v, str) for v in values):
+        raise InvalidValueError(f'"{key}" is {values!r}, which is not a list of texts')
+    return tuple(values)
+
+
+def _object(entry: object) -> dict[str, Any]:
+    if not isinstance(entry, dict):
+        raise TypeError
+    return entry
+
+
+def _tensor_from_dict(name: str, raw: object, sizes: dict[tuple[type, int | str], Size]) -> Tensor:
+    entry = _object(raw)
     shape = []
+    if not isinstance(entry["shape"], list | tuple):
+        raise InvalidValueError(f'"shape" is {entry["shape"]!r}, which is not a list of sizes')
     for value in entry["shape"]:
-        size = sizes.get(value)
+        # True and 1.0 equal 1 as keys, but are no sizes.
+        size = sizes.get((type(value), value))
         if size is None:
-            size = sizes[value] = Size.parse(value)
+            size = sizes[type(value), value] = Size.parse(value)
         shape.append(size)
+    trainable = entry.get("trainable", True)
+    if not isinstance(trainable, bool):
+        raise InvalidValueError(f'"trainable" is {trainable!r}, which is neither true nor false')
     return Tensor(
         name=name,
         shape=tuple(shape),
-        dtype=entry.get("dtype", "float"),
-        role=entry.get("role", "activation"),
-        dims=tuple(entry.get("dims", ())),
-        trainable=bool(entry.get("trainable", True)),
+        dtype=_text(entry, "dtype", "float"),
+        role=_text(entry, "role", "activation"),
+        dims=_texts(entry, "dims", ()),
+        trainable=trainable,
     )
 
 
-def _op_from_dict(entry: Mapping[str, Any]) -> Op:
-    attrs: dict[str, Attr] = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in entry.get("attrs", {}).items()
-    }
+def _attr(key: str, value: object) -> Attr:
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        if all(isinstance(v, int) for v in value):
+            return tuple(value)
+        if all(isinstance(v, str) for v in value):
+            return tuple(value)
+    raise InvalidValueError(
+        f"attribute {key!r} is {value!r}; use a number, text, true, false or a list of either "
+        "integers or texts"
+    )
+
+
+def _op_from_dict(raw: object) -> Op:
+    entry = _object(raw)
     return Op(
-        name=entry["name"],
-        kind=entry["kind"],
-        inputs=tuple(entry["inputs"]),
-        outputs=tuple(entry["outputs"]),
-        attrs=attrs,
-        layer=entry.get("layer", ""),
+        name=_text(entry, "name"),
+        kind=_text(entry, "kind"),
+        inputs=_texts(entry, "inputs"),
+        outputs=_texts(entry, "outputs"),
+        attrs={key: _attr(key, value) for key, value in _object(entry.get("attrs", {})).items()},
+        layer=_text(entry, "layer", ""),
     )
 
 
@@ -176,6 +219,8 @@ def graph_from_json(text: str, *, where: str = "graph", trusted: bool = False) -
     """Read the JSON text of a graph."""
     try:
         data = json.loads(text)
+    except RecursionError:
+        raise InputFileError(where, "is nested too deeply to be a graph") from None
     except json.JSONDecodeError as error:
         raise InputFileError(
             where, f"is not valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"

@@ -15,7 +15,8 @@ from fractions import Fraction
 
 from traincast.errors import InvalidValueError
 
-_TERM = re.compile(r"([+-]?)(?:(\d+)\*?)?((?:B\*S|B|S)?)")
+_TERM = re.compile(r"([+-]?)(?:([0-9]{1,18})\*)?(B\*S|B|S)|([+-]?[0-9]{1,18})")
+_QUOTIENT = re.compile(r"(?:\(([^()/]+)\)|(-?[^()/+-]+))/([1-9][0-9]{0,17})|([^()/]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +59,17 @@ class Size:
             raise InvalidValueError(
                 f"{value!r} is not a size; write an integer or text such as B*S"
             )
-        text = value.replace(" ", "")
-        body, _, divisor = text.partition("/")
-        body = body.removeprefix("(").removesuffix(")")
         parts = {"": 0, "B": 0, "S": 0, "B*S": 0}
-        position = 0
-        while position < len(body):
-            match = _TERM.match(body, position)
-            if match is None or match.end() == position or not (match[2] or match[3]):
-                raise InvalidValueError(f"{value!r} is not a size; write 3, B, 2*B*S or (S+1)/2")
-            sign = -1 if match[1] == "-" else 1
-            parts[match[3]] += sign * int(match[2] or 1)
-            position = match.end()
-        if not body or (divisor and not divisor.isdigit()) or divisor == "0":
+        # A sum is divided as a whole, so it has to stand in parentheses: S+1/2 says something else.
+        whole = _QUOTIENT.fullmatch(value.replace(" ", ""))
+        body = (whole[1] or whole[2] or whole[4]) if whole else ""
+        terms = [_TERM.fullmatch(term) for term in re.findall(r"^[^+-]+|[+-][^+-]*", body)]
+        if whole is None or None in terms:
             raise InvalidValueError(f"{value!r} is not a size; write 3, B, 2*B*S or (S+1)/2")
-        return Size(parts[""], parts["B"], parts["S"], parts["B*S"], int(divisor or 1))
+        for term in filter(None, terms):
+            sign = -1 if term[1] == "-" else 1
+            parts[term[3] or ""] += int(term[4]) if term[4] else sign * int(term[2] or 1)
+        return Size(parts[""], parts["B"], parts["S"], parts["B*S"], int(whole[3] or 1))
 
     @staticmethod
     def fit(lengths: Mapping[tuple[int, int], int]) -> Size | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from traincast.errors import GraphError, near_names
 from traincast.graph.graph import DTYPE_BYTES, ROLES, Graph, Op
-from traincast.graph.kinds import KINDS, Arg, Case
+from traincast.graph.kinds import KINDS, Arg, Case, MisfitError
 
 _PROBES = ((2, 64), (5, 96))
 
@@ -55,6 +55,8 @@ def kinds_are_known(graph: Graph) -> Iterator[str]:
         if len(op.inputs) < least or (most is not None and len(op.inputs) > most):
             takes = f"{least}" if most == least else f"{least} to {most if most else 'any number'}"
             yield f"op {op.name!r} ({op.kind}) has {len(op.inputs)} inputs, takes {takes}"
+        if not op.outputs:
+            yield f"op {op.name!r} ({op.kind}) has no outputs"
         for attr, types in kind.attrs.items():
             if attr not in op.attrs:
                 yield f"op {op.name!r} ({op.kind}) lacks the attribute {attr!r}"
@@ -111,6 +113,14 @@ def order_is_causal(graph: Graph) -> Iterator[str]:
         ready.update(op.outputs)
 
 
+def lengths_are_given(graph: Graph) -> Iterator[str]:
+    """There is a batch, and a sequence length where a size depends on it."""
+    if graph.batch < 1:
+        yield f"its batch is {graph.batch}; it must be at least 1"
+    if graph.seq < 0 or (graph.has_sequence and not graph.seq):
+        yield f"its sizes depend on the sequence length, but seq is {graph.seq}"
+
+
 def shapes_follow(graph: Graph) -> Iterator[str]:
     """Sizes are positive, and each output has the shape that the kind derives."""
     for batch, seq in _PROBES:
@@ -134,7 +144,11 @@ def _shape_problems(graph: Graph, op: Op, batch: int, seq: int) -> Iterator[str]
     case = Case(op.attrs, tuple(map(arg, op.inputs)), tuple(map(arg, op.outputs)))
     try:
         expected = derive(case)
-    except (IndexError, KeyError, AssertionError):
+    except MisfitError as reason:
+        shapes = " and ".join(str(a.shape) for a in case.ins)
+        yield f"op {op.name!r} ({op.kind}) cannot take {shapes}: {reason}"
+        return
+    except (IndexError, KeyError, AssertionError, TypeError, ValueError):
         ranks = ", ".join(str(a.shape) for a in case.ins)
         yield f"op {op.name!r} ({op.kind}): its inputs {ranks} do not fit its attributes"
         return
@@ -183,6 +197,7 @@ RULES: tuple[Rule, ...] = (
     kinds_are_known,
     tensors_are_declared,
     order_is_causal,
+    lengths_are_given,
     shapes_follow,
 )
 _BLOCKING = frozenset({has_ops, kinds_are_known, tensors_are_declared, order_is_causal})

@@ -12,6 +12,7 @@ from traincast.graph.kinds.base import (
     Costs,
     Kernel,
     Kind,
+    MisfitError,
 )
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Costs",
     "Kernel",
     "Kind",
+    "MisfitError",
     "dense",
     "movement",
     "normal",

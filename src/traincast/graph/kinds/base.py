@@ -80,6 +80,10 @@ class Case(NamedTuple):
         return value
 
 
+class MisfitError(Exception):
+    """Inputs and attributes of an op that cannot go together; says why."""
+
+
 class Costs(NamedTuple):
     """What one case runs and keeps."""
 

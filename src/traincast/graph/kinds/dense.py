@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from traincast.graph.kinds.base import Case, Costs, Kernel, Kind, prod, register, total
+from traincast.graph.kinds.base import (
+    Case,
+    Costs,
+    Kernel,
+    Kind,
+    MisfitError,
+    prod,
+    register,
+    total,
+)
 
 
 def _gemm(name: str, m: float, n: float, k: float, b: float, read: float, write: float) -> Kernel:
@@ -27,8 +36,11 @@ def _linear(c: Case) -> Costs:
 
 
 def _linear_shapes(c: Case) -> tuple[tuple[int, ...] | None, ...]:
-    w = c.ins[1].shape
-    return ((*c.ins[0].shape[:-1], w[1] if c.attrs.get("transposed") else w[0]),)
+    x, w = c.ins[0].shape, c.ins[1].shape
+    out, inner = (w[1], w[0]) if c.attrs.get("transposed") else (w[0], w[1])
+    if x[-1] != inner:
+        raise MisfitError(f"the weight takes {inner} features, the input has {x[-1]}")
+    return ((*x[:-1], out),)
 
 
 def _matmul(c: Case) -> Costs:
@@ -112,13 +124,19 @@ def _conv_shapes(c: Case) -> tuple[tuple[int, ...] | None, ...]:
     x, w = c.ins[0].shape, c.ins[1].shape
     rank = len(x) - 2
     stride, pad, dilation = (c.shape_attr(a) for a in ("stride", "padding", "dilation"))
+    groups = int(c.number("groups", 1))
+    if groups < 1 or min(stride, default=1) < 1 or min(dilation, default=1) < 1:
+        raise MisfitError("stride, dilation and groups must be at least 1")
+    takes = w[0] if c.attrs.get("transposed") else w[1] * groups
+    if x[1] != takes:
+        raise MisfitError(f"the weight takes {takes} channels, the input has {x[1]}")
     if c.attrs.get("transposed"):
         extra = c.shape_attr("output_padding") if "output_padding" in c.attrs else (0,) * rank
         size = tuple(
             (x[2 + i] - 1) * stride[i] - 2 * pad[i] + dilation[i] * (w[2 + i] - 1) + extra[i] + 1
             for i in range(rank)
         )
-        return ((x[0], w[1] * int(c.number("groups", 1)), *size),)
+        return ((x[0], w[1] * groups, *size),)
     size = tuple(
         (x[2 + i] + 2 * pad[i] - dilation[i] * (w[2 + i] - 1) - 1) // stride[i] + 1
         for i in range(rank)
