@@ -80,13 +80,15 @@ def _name(kind: str, thread: int, name: str) -> dict[str, Any]:
 def _event(
     name: str, phase: str, kind: str, thread: int, start: float, length: float
 ) -> dict[str, Any]:
+    # Both ends are rounded to nanoseconds, so that an event ends where the next one begins.
+    begin = round(float(start) * 1e9)
     return {
         "name": name,
         "cat": phase,
         "ph": "X",
         "pid": 1,
         "tid": thread,
-        "ts": round(float(start) * 1e6, 3),
-        "dur": round(float(length) * 1e6, 3),
+        "ts": begin / 1e3,
+        "dur": (round(float(start + length) * 1e9) - begin) / 1e3,
         "args": {"kind": kind, "phase": phase},
     }
