@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from traincast.simulate.prediction import Prediction, Totals
 from traincast.simulate.step import Plan, simulate_step
 
 _LAYOUTS = ("nchw", "nhwc")
+_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
 
 def predict(
@@ -94,7 +96,7 @@ def predict(
 
 
 def _whole(name: str, value: object) -> int:
-    if isinstance(value, str) and value.strip().lstrip("+-").isdigit():
+    if isinstance(value, str) and _WHOLE.fullmatch(value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidValueError(f"{name} {value!r} is not a whole number of at least 1")
@@ -102,7 +104,7 @@ def _whole(name: str, value: object) -> int:
 
 
 def _batch(graph: Graph, value: int | str) -> int:
-    if isinstance(value, str) and not value.strip().lstrip("+-").isdigit():
+    if isinstance(value, str) and not _WHOLE.fullmatch(value):
         raise InvalidValueError(f"batch {value!r} is neither a whole number of at least 1 nor max")
     batch = _whole("batch", value)
     if "batch" in graph.fixed and batch != graph.batch:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from traincast.errors import UnknownNameError
 from traincast.graph import Graph
 from traincast.hardware import Device
 from traincast.parallel.memory import Memory
@@ -130,6 +131,8 @@ class Prediction:
 
     def by(self, group: str) -> list[Row]:
         """Return the parts of the step by `layer`, `type` or `op`, longest first."""
+        if group not in ("layer", "type", "op"):
+            raise UnknownNameError("group", group, (), "use layer, type or op")
         step = self.step
         program = step.program
         kinds = [c.kind for c in program.classes]
