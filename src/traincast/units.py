@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 from traincast.errors import InvalidValueError
 
@@ -96,17 +97,21 @@ def format_si(value: float, unit: str, digits: int = 3) -> str:
     return _scaled(value, [(f, p + unit) for f, p in steps], digits).rstrip()
 
 
+# A comma or underscore separates thousands only: 1,5 would be 1.5 to some and 15 to others.
+_COUNT = re.compile(
+    r"\s*(\+?(?:[0-9]{1,3}(?:[,_][0-9]{3})+|[0-9]+)(?:\.[0-9]*)?(?:[eE]\+?[0-9]{1,3})?)"
+    r"\s*([kKmMbBgGtT]?)\s*"
+)
+_TOO_MANY = 10**24
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
 
 def parse_count(text: str, name: str) -> int:
     """Read a whole number of at least 1 such as `1281167`, `1.28M`, `300B` or `1e6`."""
-    match = re.fullmatch(r"\s*([+-]?\d[\d_,]*\.?\d*(?:[eE]\+?\d+)?)\s*([kKmMbBgGtT]?)\s*", text)
-    value = float(match[1].replace(",", "").replace("_", "")) if match else math.nan
-    value *= _COUNTS[match[2].lower()] if match else 1
-    rounded = round(value) if math.isfinite(value) else 0
-    if rounded < 1 or abs(value - rounded) > 1e-6 * rounded:
+    match = _COUNT.fullmatch(text)
+    value = Decimal(re.sub("[,_]", "", match[1])) * _COUNTS[match[2].lower()] if match else None
+    if value is None or not 1 <= value < _TOO_MANY or value != value.to_integral_value():
         raise InvalidValueError(
             f"{name} {text!r} is not a whole number of at least 1; write 256, 1.28M or 300B"
         )
-    return rounded
+    return int(value)
