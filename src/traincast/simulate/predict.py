@@ -115,7 +115,7 @@ def _batch(graph: Graph, value: int | str) -> int:
 
 
 def _sequence(graph: Graph, seq: int | None) -> int:
-    if not graph.has_sequence:
+    if not graph.has_sequence and "seq" not in graph.fixed:
         if seq is not None:
             raise InvalidValueError(f"{graph.name} has no sequence axis; leave out seq")
         return 0
