@@ -10,8 +10,16 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from traincast.errors import InputFileError, InvalidValueError, MissingExtraError, UnknownNameError
-from traincast.graph import Graph, graph_from_dict, graph_from_json
+from traincast.errors import (
+    GraphError,
+    IngestError,
+    InputFileError,
+    InvalidValueError,
+    MissingExtraError,
+    UnknownNameError,
+    near_names,
+)
+from traincast.graph import Graph, graph_from_dict
 
 FORMS = (
     "a built-in NAME (see `traincast models`), torchvision:NAME, timm:NAME, hf:CONFIG.json, "
@@ -23,45 +31,73 @@ def resolve(
     reference: str,
     *,
     image: int | None = None,
+    seq: int | None = None,
     fixed: tuple[int, int] | None = None,
     root: Path | None = None,
 ) -> Graph:
     """Return the graph that a model reference names.
 
     `image` sets the side of square input images in pixels, where the source can be rebuilt for
-    it. `fixed` traces at one (batch, sequence) only. `root` is what relative files start from.
+    it. `seq` is the sequence length that is wanted: it matters only to a module that runs other
+    ops at other lengths, whose graph then holds for that one. `fixed` traces at one (batch,
+    sequence) only. `root` is what relative files start from.
     """
     name, options = split_reference(reference)
-    prefix, colon, rest = name.partition(":")
-    if not colon and not name.endswith((".json", ".onnx", ".py")):
-        if image is None and fixed is None and not options:
-            return zoo_graph(name)
-        return _zoo_rebuilt(name, options, image, fixed)
-    if not colon:
-        return _from_file(_at(root, name), name, image)
+    if ":" in name:
+        return _traced(reference, name, options, image, seq, fixed, root)
+    if name.endswith((".json", ".onnx", ".py")):
+        return _from_file(_at(root, name), name, options, image)
+    if image is None and fixed is None and not options:
+        return zoo_graph(name)
+    return _zoo_rebuilt(name, options, image, fixed)
+
+
+def is_traced(reference: str, image: int | None = None) -> bool:
+    """Tell whether a reference names a network that PyTorch has to run, which takes seconds."""
+    name, options = split_reference(reference)
+    if ":" in name:
+        return True
+    return (image is not None or bool(options)) and zoo_name(name) is not None
+
+
+def _traced(
+    reference: str,
+    name: str,
+    options: dict[str, Any],
+    image: int | None,
+    seq: int | None,
+    fixed: tuple[int, int] | None,
+    root: Path | None,
+) -> Graph:
+    prefix, _, rest = name.partition(":")
+    target, _, function = name.rpartition(":")
+    known = prefix in ("torchvision", "timm", "hf")
+    if known and not rest:
+        what = "CONFIG.json" if prefix == "hf" else "NAME"
+        raise InvalidValueError(f"{reference!r} names no model; write {prefix}:{what}")
+    if not known and not (function.isidentifier() and _is_module(target)):
+        raise UnknownNameError("model reference", reference, (), f"give {FORMS}")
+    path = str(_at(root, target)) if target.endswith(".py") else target
     try:
-        from traincast.ingest.pytorch.probe import trace_source
-        from traincast.ingest.pytorch.sources import (
-            function_source,
-            hf_source,
-            timm_source,
-            torchvision_source,
-        )
+        from traincast.ingest.pytorch import probe, sources
     except ImportError as error:
         raise MissingExtraError("torch", "torch", f"the model reference {reference!r}") from error
-    if prefix == "torchvision":
-        source = torchvision_source(rest, options, image)
-    elif prefix == "timm":
-        source = timm_source(rest, options, image)
-    elif prefix == "hf":
-        source = hf_source(_at(root, rest), options, image)
-    else:
-        target, _, function = name.rpartition(":")
-        if not function.isidentifier():
-            raise UnknownNameError("model reference", reference, (), f"give {FORMS}")
-        path = str(_at(root, target)) if target.endswith(".py") else target
-        source = function_source(path, function, options, image)
-    return trace_source(source, fixed=fixed)
+    try:
+        if prefix == "torchvision":
+            source = sources.torchvision_source(rest, options, image)
+        elif prefix == "timm":
+            source = sources.timm_source(rest, options, image)
+        elif prefix == "hf":
+            source = sources.hf_source(_at(root, rest), options, image)
+        else:
+            source = sources.function_source(path, function, options, image)
+        return probe.trace_source(source, fixed=fixed, seq=seq)
+    except SystemExit as error:
+        raise IngestError(probe.explain(reference, error, "running it")) from error
+
+
+def _is_module(target: str) -> bool:
+    return target.endswith(".py") or all(part.isidentifier() for part in target.split("."))
 
 
 def _at(root: Path | None, name: str) -> Path:
@@ -87,41 +123,96 @@ def split_reference(reference: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
-def _from_file(path: Path, name: str, image: int | None) -> Graph:
+def _from_file(path: Path, name: str, options: dict[str, Any], image: int | None) -> Graph:
+    if path.suffix == ".py":
+        if not path.is_file():
+            raise InputFileError(path, _missing(path))
+        raise InvalidValueError(f"{name} is a Python file; name its function as {name}:FUNCTION")
+    if options:
+        raise InvalidValueError(f"{name} is a file and takes no arguments; leave out the `?`")
     if image is not None:
         raise InvalidValueError(f"{name} has a fixed image size; leave out the image option")
-    if path.suffix == ".py":
-        raise InvalidValueError(f"{name} is a Python file; name its function as {name}:FUNCTION")
-    if path.suffix == ".onnx":
-        from traincast.ingest.onnx_file import load_onnx
-
-        return load_onnx(path)
-    text = read_text(path)
     try:
-        data = json.loads(text)
-    except json.JSONDecodeError:
-        return graph_from_json(text, where=str(path))
-    if isinstance(data, dict) and "format" not in data and "layers" in data:
-        from traincast.ingest.paleo import load_paleo
+        return _from_onnx(path) if path.suffix == ".onnx" else _from_json(path, name)
+    except GraphError as error:
+        raise GraphError(str(path), error.problems) from None
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        said = f"is malformed: {type(error).__name__}: {str(error)[:200]}"
+        fix = "compare it with what `traincast models export` writes"
+        raise InputFileError(path, said, fix) from error
 
-        return load_paleo(data, where=str(path))
-    if isinstance(data, dict) and "model_type" in data:
-        raise InputFileError(path, "is a Transformers configuration", f"refer to it as hf:{name}")
-    return graph_from_json(text, where=str(path))
+
+def _from_onnx(path: Path) -> Graph:
+    from traincast.ingest.onnx_file import load_onnx
+
+    try:
+        return load_onnx(path)
+    except IngestError as error:
+        if path.name in str(error):
+            raise
+        raise IngestError(f"{path}: {error}") from error
+
+
+def _from_json(path: Path, name: str) -> Graph:
+    data = read_json(path)
+    if isinstance(data, dict) and "format" not in data:
+        if "layers" in data:
+            from traincast.ingest.paleo import load_paleo
+
+            return load_paleo(data, where=str(path))
+        if "model_type" in data:
+            fix = f"refer to it as hf:{name}"
+            raise InputFileError(path, "is a Transformers configuration", fix)
+    if not isinstance(data, dict) or "format" not in data:
+        raise InputFileError(
+            path,
+            "is neither a graph nor a network in Paleo's format",
+            "`traincast models export NAME` writes a graph",
+        )
+    return graph_from_dict(data, where=str(path))
+
+
+def read_json(path: Path) -> Any:
+    """Return what a JSON file holds, or say where it is malformed."""
+    text = read_text(path)
+    if not text.strip():
+        raise InputFileError(path, "is empty")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise InputFileError(path, f"is not valid JSON: {where}: {error.msg}") from None
+    except (RecursionError, ValueError) as error:
+        raise InputFileError(path, f"cannot be read as JSON: {error}") from None
 
 
 def read_text(path: Path) -> str:
     """Return the text of a file, or say why it cannot be had."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise InputFileError(path, "there is no such file") from None
+        raise InputFileError(path, _missing(path)) from None
     except IsADirectoryError:
         raise InputFileError(path, "is a folder, not a file") from None
     except UnicodeDecodeError:
         raise InputFileError(path, "is not a text file") from None
     except OSError as error:
         raise InputFileError(path, f"cannot be read: {error.strerror}") from error
+    except ValueError as error:  # a NUL in the path
+        raise InputFileError(path, f"cannot be read: {error}") from None
+
+
+def _missing(path: Path) -> str:
+    """Say that a file is missing, and name those that it may have been meant to be."""
+    said = "there is no such file"
+    if path.is_dir():
+        return "is a folder, not a file"
+    try:
+        others = [other.name for other in path.parent.iterdir() if other.suffix == path.suffix]
+    except OSError:
+        return said
+    close = near_names(path.name, others)
+    return said + ("; did you mean " + " or ".join(close) + "?" if close else "")
 
 
 def zoo_names() -> list[str]:
@@ -157,10 +248,23 @@ def _fold(name: str) -> str:
 
 
 def _zoo_name(name: str) -> str:
+    from traincast.ingest.zoo.entries import ALIASES, ENTRIES
+
     found = zoo_name(name)
     if found is None:
-        raise UnknownNameError("model", name, zoo_names(), f"Give {FORMS}.")
+        raise UnknownNameError("model", name, [*ENTRIES, *ALIASES], _forms(name))
     return found
+
+
+def _forms(name: str) -> str:
+    """Say what a name that is not built in might have been meant to be."""
+    path = Path(name)
+    if path.suffix in (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".h5"):
+        return "a file of weights does not describe the network: give FILE.py:FUNCTION"
+    if path.suffix in (".yaml", ".yml", ".toml", ".txt", ".gz") or path.is_dir():
+        what = "folder" if path.is_dir() else f"{path.suffix} file"
+        return f"a {what} is no model: give {FORMS}"
+    return f"give {FORMS}"
 
 
 def _zoo_rebuilt(

@@ -7,16 +7,18 @@ show up; in float32 training they are between equal types and cost nothing.
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch._subclasses import FakeTensorMode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._pytree import tree_flatten
 
 from traincast.errors import IngestError, UsageError
@@ -28,6 +30,10 @@ Inputs = Callable[[int, int], tuple[tuple[Any, ...], dict[str, Any]]]
 
 _BATCHES = (2, 3, 5)
 _SEQS = (64, 96)
+
+
+class LengthError(IngestError):
+    """A module that runs other ops at other sequence lengths."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,18 +50,41 @@ class Source:
     seq: int = 0
     """Sequence length to assume when none is given; 0 for a module without one."""
     notes: tuple[str, ...] = ()
+    advice: str = ""
+    """What a user should know when forward fails, such as an input that was assumed."""
 
 
-def trace_source(source: Source, *, fixed: Point | None = None) -> Graph:
+def trace_source(source: Source, *, fixed: Point | None = None, seq: int | None = None) -> Graph:
     """Trace a module and return its graph, symbolic in batch and sequence.
 
-    `fixed` traces at that batch and sequence length only and holds the graph to them.
+    `fixed` traces at that batch and sequence length only and holds the graph to them. `seq` is the
+    length that is wanted: a module that runs other ops at other lengths, such as a scan over the
+    sequence, is traced at that length and held to it.
     """
+    if fixed is not None:
+        return _trace_at(source, [fixed], ("batch", "seq") if source.seq else ("batch",))
+    if not source.seq:
+        return _trace_at(source, [(b, 0) for b in _BATCHES], ())
+    try:
+        return _trace_at(source, [(b, s) for s in _SEQS for b in _BATCHES[:2]], ())
+    except LengthError as error:
+        if seq is None:
+            raise LengthError(
+                f"{error}, or give the sequence length (seq) to trace it at that one alone"
+            ) from error
+    note = f"the sequence length is held at {seq}: other lengths run other ops"
+    held = replace(source, notes=(*source.notes, note))
+    return _trace_at(held, [(b, seq) for b in _BATCHES], ("seq",))
+
+
+def _trace_at(source: Source, points: list[Point], held: tuple[str, ...]) -> Graph:
     failure: Exception | None = None
     for dtype in (torch.bfloat16, torch.float32):
         module = _build(source)
         try:
-            return _trace_in(source, module, dtype, fixed)
+            return _trace_in(source, module, dtype, points, held)
+        except LengthError:
+            raise  # the ops were traced; another type runs the same ones
         except IngestError as error:
             if failure is None or dtype == torch.float32:
                 failure = error
@@ -81,21 +110,22 @@ def _build(source: Source) -> torch.nn.Module:
 
 
 def _trace_in(
-    source: Source, module: torch.nn.Module, dtype: torch.dtype, fixed: Point | None
+    source: Source,
+    module: torch.nn.Module,
+    dtype: torch.dtype,
+    points: list[Point],
+    held: tuple[str, ...],
 ) -> Graph:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        module = module.to("meta").to(dtype)
     with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _materialise(module)
-        if fixed is not None:
-            traces = {fixed: _run(source, module, dtype, fixed)}
-            return _assemble(source, traces, ("batch", "seq") if source.seq else ("batch",))
-        points = [(b, 0) for b in _BATCHES]
-        if source.seq:
-            points = [(b, s) for s in _SEQS for b in _BATCHES[:2]]
-        return _assemble(source, {p: _run(source, module, dtype, p) for p in points}, ())
+        try:
+            with unset_fake_temporarily():
+                module = module.to("meta").to(dtype)
+            _materialise(module)
+        except Exception as error:
+            doing = "replacing its weights by shapes"
+            raise IngestError(explain(source.reference, error, doing)) from error
+        return _assemble(source, {p: _run(source, module, dtype, p) for p in points}, held)
 
 
 def _materialise(module: torch.nn.Module) -> None:
@@ -124,12 +154,13 @@ def _run(source: Source, module: torch.nn.Module, dtype: torch.dtype, point: Poi
                 if isinstance(tensor, torch.Tensor):
                     recorder.declare(tensor, label, "input")
         with recorder.watching():
-            loss, note = _loss(recorder, module(*args, **kwargs))
+            loss, note = _loss(source, recorder, module(*args, **kwargs))
         notes += note
     except UsageError:
         raise
     except Exception as error:
-        raise IngestError(explain(source.reference, error, "its forward pass")) from error
+        said = explain(source.reference, error, "its forward pass")
+        raise IngestError(f"{said}; {source.advice}" if source.advice else said) from error
     trace = recorder.trace
     trace.notes = tuple(notes)
     trace.loss = _prune(trace, recorder.name_of(loss))
@@ -146,7 +177,7 @@ def _as_floats(values: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
     return tuple(_as_float(v, dtype) for v in values)
 
 
-def _loss(recorder: Recorder, out: Any) -> tuple[torch.Tensor, list[str]]:
+def _loss(source: Source, recorder: Recorder, out: Any) -> tuple[torch.Tensor, list[str]]:
     """Return the scalar to differentiate: the module's own loss, or one assumed on its output."""
     own = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
     if isinstance(own, torch.Tensor) and own.dim() == 0:
@@ -157,7 +188,10 @@ def _loss(recorder: Recorder, out: Any) -> tuple[torch.Tensor, list[str]]:
         if isinstance(t, torch.Tensor) and t.is_floating_point()
     ]
     if not floats:
-        raise IngestError("forward returns no floating-point tensor to compute a loss on")
+        raise IngestError(
+            f"{source.reference}: forward returns no floating-point tensor to compute a loss on; "
+            "return the output, or the loss itself"
+        )
     if floats[0].dim() == 0:
         return floats[0], []
     heads = [getattr(out, f) for f in getattr(out, "_fields", ()) if f.startswith("aux")]
@@ -176,6 +210,8 @@ def _plain(out: Any) -> Any:
     """Return containers that tree_flatten opens: a dataclass-like output as its fields."""
     if isinstance(out, Mapping):
         return out["out"] if "out" in out else list(out.values())
+    if is_dataclass(out):
+        return [getattr(out, f.name) for f in fields(out)]
     return out
 
 
@@ -247,7 +283,7 @@ def _assemble(source: Source, traces: Mapping[Point, Trace], fixed: tuple[str, .
             trainable=raw.trainable and raw.dtype in FLOATS,
         )
     if unfit:
-        raise IngestError(
+        raise (LengthError if source.seq else IngestError)(
             f"{source.reference}: some sizes are no simple function of batch and sequence length; "
             "give the exact sizes as arguments of the builder"
         )
@@ -262,7 +298,8 @@ def _assemble(source: Source, traces: Mapping[Point, Trace], fixed: tuple[str, .
         )
         for o in first.ops
     )
-    batch, seq = first_point if fixed else (source.batch, source.seq)
+    batch = first_point[0] if "batch" in fixed else source.batch
+    seq = first_point[1] if fixed else source.seq
     graph = Graph(
         name=source.name,
         ops=ops,
@@ -286,7 +323,8 @@ def _same_ops(source: Source, one: tuple[Point, Trace], two: tuple[Point, Trace]
             return
         longer = max(one[1].ops, two[1].ops, key=len)
         a = longer[min(len(one[1].ops), len(two[1].ops))]
-    raise IngestError(
+    kind = IngestError if one[0][1] == two[0][1] else LengthError
+    raise kind(
         f"{source.reference}: the module runs other ops at (batch, sequence) {two[0]} than at "
         f"{one[0]}, first at {a.name!r}: its control flow depends on the size of its input; "
         "make the branch a constructor argument"
@@ -295,10 +333,7 @@ def _same_ops(source: Source, one: tuple[Point, Trace], two: tuple[Point, Trace]
 
 def explain(reference: str, error: BaseException, doing: str) -> str:
     """Return a message that names the line of the model's own code at which it failed."""
-    frames = traceback.extract_tb(error.__traceback__)
-    library = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
-    own = [f for f in frames if not f.filename.startswith((*library, "<"))]
-    at = f" at {own[-1].filename}:{own[-1].lineno} ({own[-1].line})" if own else ""
+    at = _own_line(error)
     kind = type(error).__name__
     if kind in ("DataDependentOutputException", "DynamicOutputShapeException") or (
         kind == "GuardOnDataDependentSymNode"
@@ -308,5 +343,19 @@ def explain(reference: str, error: BaseException, doing: str) -> str:
             "before training; replace .item(), .tolist(), nonzero or a Python `if` on data by "
             "tensor operations, or by a constructor argument"
         )
-    text = str(error).strip().splitlines()
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = said.strip().rstrip(".").splitlines()
     return f"{reference}: {doing} failed{at}: {kind}: {text[0] if text else 'no message'}"
+
+
+def _own_line(error: BaseException) -> str:
+    """Return ` at FILE:LINE (code)`: in the user's own files where the error went through them."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" at {error.filename}:{error.lineno} ({(error.text or '').strip()})"
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
+    outside = [f for f in frames if not f.filename.startswith(ours)]
+    libraries = ("stdlib", "platstdlib", "purelib", "platlib")
+    installed = tuple(sysconfig.get_path(library) for library in libraries)
+    own = [f for f in outside if not f.filename.startswith(installed)] or outside
+    return f" at {own[-1].filename}:{own[-1].lineno} ({own[-1].line})" if own else ""

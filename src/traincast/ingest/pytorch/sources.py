@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import inspect
-import json
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from traincast.errors import (
     IngestError,
@@ -22,9 +18,18 @@ from traincast.errors import (
     MissingExtraError,
     UnknownNameError,
 )
+from traincast.ingest.pytorch.functions import Options, call_builder, function_source, spell
 from traincast.ingest.pytorch.probe import Inputs, Source
+from traincast.ingest.references import read_json
 
-Options = Mapping[str, Any]
+__all__ = [
+    "declare_torchvision_ops",
+    "function_source",
+    "hf_config_source",
+    "hf_source",
+    "timm_source",
+    "torchvision_source",
+]
 
 
 def _need(package: str, extra: str, what: str) -> Any:
@@ -53,9 +58,9 @@ def declare_torchvision_ops() -> None:
     _declared.append(library)
 
 
-def _images(channels: int, size: tuple[int, ...]) -> Inputs:
+def _images(channels: int, size: tuple[int, ...], count: int = 1) -> Inputs:
     def inputs(batch: int, _seq: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return (torch.zeros(batch, channels, *size),), {}
+        return tuple(torch.zeros(batch, channels, *size) for _ in range(count)), {}
 
     return inputs
 
@@ -67,100 +72,158 @@ def torchvision_source(name: str, options: Options, image: int | None) -> Source
     if name not in models.list_models():
         raise UnknownNameError("torchvision model", name, models.list_models())
     reference = f"torchvision:{name}"
-
+    builder = models.get_model_builder(name)
+    field = builder.__module__
+    if ".detection." in field:
+        raise IngestError(
+            f"{reference} trains on images with boxes, and what it runs depends on them; wrap it "
+            "in a FILE.py:FUNCTION whose forward takes and returns tensors of fixed sizes"
+        )
     usual: dict[str, Any] = {}
     if name in ("inception_v3", "googlenet"):
         usual["init_weights"] = False
+    if "weights_backbone" in inspect.signature(builder).parameters:
+        usual["weights_backbone"] = None
     if image and name.startswith("vit_"):
         usual["image_size"] = image
     if image and name.startswith("maxvit_"):
         usual["input_size"] = (image, image)
 
     def build() -> torch.nn.Module:
-        make = _call(
+        make = call_builder(
             lambda **o: models.get_model(name, weights=None, **o), {**usual, **options}, reference
         )
         assert isinstance(make, torch.nn.Module)
         return make
 
     size = image or (299 if name == "inception_v3" else 224)
-    builder = models.get_model_builder(name)
-    if "video" in builder.__module__:
-        inputs = _images(3, (16, image or 112, image or 112))
-    else:
-        inputs = _images(3, (size, size))
-    return Source(name=name, reference=_spell(reference, options), build=build, inputs=inputs)
+    shape = (16, image or 112, image or 112) if "video" in field else (size, size)
+    inputs = _images(3, shape, count=2 if ".optical_flow." in field else 1)
+    return Source(name=name, reference=spell(reference, options), build=build, inputs=inputs)
 
 
 def timm_source(name: str, options: Options, image: int | None) -> Source:
     """Return a network of timm by name, with random weights."""
     timm = _need("timm", "vision", f"timm:{name}")
     known = timm.list_models()
-    if name.partition(".")[0] not in known:
+    base, _, tag = name.partition(".")
+    if base not in known:
         raise UnknownNameError("timm model", name, known)
+    tags = timm.list_pretrained(f"{base}.*") if tag else []
+    if tag and name not in tags:
+        raise UnknownNameError("timm model", name, tags, f"or leave out the tag: timm:{base}")
     reference = f"timm:{name}"
     channels, height, width = timm.models.get_pretrained_cfg(
         name, allow_unregistered=True
     ).input_size
-    extra = {}
-    if image:
-        height = width = image
-        if "img_size" in inspect.signature(timm.models.model_entrypoint(name)).parameters:
-            extra["img_size"] = image
+
+    def create(**given: Any) -> Any:
+        try:
+            sized = {"img_size": image, **given} if image else given
+            return timm.create_model(name, pretrained=False, **sized)
+        except TypeError as error:
+            if "img_size" not in str(error):
+                raise
+            return timm.create_model(name, pretrained=False, **given)  # takes any size as it is
 
     def build() -> torch.nn.Module:
-        made = _call(
-            lambda **o: timm.create_model(name, pretrained=False, **o),
-            {**extra, **options},
-            reference,
-        )
+        made = call_builder(create, options, reference)
         assert isinstance(made, torch.nn.Module)
         return made
 
+    size = (image, image) if image else (height, width)
     return Source(
         name=name,
-        reference=_spell(reference, options),
+        reference=spell(reference, options),
         build=build,
-        inputs=_images(channels, (height, width)),
+        inputs=_images(channels, size),
     )
 
 
 def hf_source(path: Path, options: Options, image: int | None) -> Source:
-    """Return the Transformers model that a configuration file describes."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputFileError(path, f"cannot be read: {error.strerror}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputFileError(path, f"is not valid JSON: {error}") from None
+    """Return the Transformers model that a configuration file, or its folder, describes."""
+    folder = path.is_dir()
+    if folder:
+        path /= "config.json"
+    elif not path.exists() and path.suffix != ".json":
+        fix = "nothing is downloaded: give the path of the model's config.json"
+        raise InputFileError(path, "there is no such file or folder", fix)
+    data = read_json(path)
     if not isinstance(data, dict) or "model_type" not in data:
         raise InputFileError(
             path, 'has no "model_type"', "give the config.json of a Transformers model"
         )
-    return hf_config_source({**data, **options}, path.stem, f"hf:{path}", image)
+    name = path.resolve().parent.name if path.stem == "config" else path.stem
+    return hf_config_source(data, name or path.stem, f"hf:{path}", image, options)
 
 
 def hf_config_source(
-    data: Mapping[str, Any], name: str, reference: str, image: int | None = None
+    data: Mapping[str, Any],
+    name: str,
+    reference: str,
+    image: int | None = None,
+    options: Options | None = None,
 ) -> Source:
     """Return the Transformers model of a configuration given as plain data."""
     transformers = _need("transformers", "hf", reference)
     transformers.logging.set_verbosity_error()
-    data = dict(data)
+    config, architectures = _hf_config(transformers, dict(data), reference, image, options or {})
+    reference = spell(reference, options or {})
+    model_class = _hf_class(transformers, config, architectures, reference)
+    main = getattr(model_class, "main_input_name", "input_ids")
+    if image is not None and main != "pixel_values":
+        raise InvalidValueError(f"{reference} takes no images; leave out the image size")
+
+    def build() -> torch.nn.Module:
+        _forget_packing(transformers)
+        model = model_class(config)
+        assert isinstance(model, torch.nn.Module)
+        for module in model.modules():
+            if isinstance(getattr(module, "layerdrop", None), float | int):
+                module.layerdrop = _NeverDrops()
+        return model
+
+    longest = next(
+        (
+            int(getattr(config, key))
+            for key in ("n_positions", "max_position_embeddings")
+            if isinstance(getattr(config, key, None), int)
+        ),
+        512,
+    )
+    rates = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
+    drops = any(getattr(config, key, 0) for key in rates)
+    return Source(
+        name=name,
+        reference=reference,
+        build=build,
+        inputs=_hf_inputs(model_class, config, main, image),
+        batch=8,
+        seq=min(longest, 2048) if main != "pixel_values" else 0,
+        notes=("no layer is dropped, though the configuration has a rate for it",) if drops else (),
+    )
+
+
+def _hf_config(
+    transformers: Any, data: dict[str, Any], reference: str, image: int | None, options: Options
+) -> tuple[Any, list[str]]:
+    """Return the configuration and the model classes that it names."""
     kind = str(data.pop("model_type"))
     known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if kind not in known:
         raise UnknownNameError("model_type", kind, known.keys(), f"(in {reference})")
     architectures = data.pop("architectures", None) or []
+    _check_entries(known[kind], data, options, reference)
+    data |= options
     if "use_cache" not in data:
         data["use_cache"] = False
+    if image is not None and isinstance(getattr(_defaults(known[kind]), "image_size", None), int):
+        data["image_size"] = image
     try:
         config = transformers.AutoConfig.for_model(kind, **data)
     except Exception as error:
-        first = str(error).strip().splitlines()[0]
-        raise IngestError(
-            f"{reference}: Transformers rejects the configuration: {first}"
-        ) from error
+        said = " ".join(str(error).split())[:300] or type(error).__name__
+        raise IngestError(f"{reference}: Transformers rejects the configuration: {said}") from error
     for decoder in (config, getattr(config, "decoder", None)):
         if getattr(config, "is_encoder_decoder", False) and decoder is not None:
             decoder.decoder_start_token_id = getattr(decoder, "decoder_start_token_id", None) or 0
@@ -169,15 +232,11 @@ def hf_config_source(
     if any(getattr(config, key, None) for key in experts):
         # Grouped products have shapes that do not depend on the routing, and are the fast path.
         config._experts_implementation = "grouped_mm"
-    model_class = _hf_class(transformers, config, architectures, reference)
-    main = getattr(model_class, "main_input_name", "input_ids")
-    takes_labels = "labels" in inspect.signature(model_class.forward).parameters
+    return config, [architectures] if isinstance(architectures, str) else architectures
 
-    def build() -> torch.nn.Module:
-        _forget_packing(transformers)
-        model = model_class(config)
-        assert isinstance(model, torch.nn.Module)
-        return model
+
+def _hf_inputs(model_class: Any, config: Any, main: str, image: int | None) -> Inputs:
+    takes_labels = "labels" in inspect.signature(model_class.forward).parameters
 
     def inputs(batch: int, seq: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         feed: dict[str, Any] = {}
@@ -198,33 +257,47 @@ def hf_config_source(
             feed["labels"] = torch.zeros(shape, dtype=torch.int64)
         return (), feed
 
-    text = main not in ("pixel_values",)
-    longest = next(
-        (
-            int(getattr(config, key))
-            for key in ("n_positions", "max_position_embeddings")
-            if isinstance(getattr(config, key, None), int)
-        ),
-        512,
-    )
-    return Source(
-        name=name,
-        reference=reference,
-        build=build,
-        inputs=inputs,
-        batch=8,
-        seq=min(longest, 2048) if text else 0,
-    )
+    return inputs
+
+
+def _defaults(config_class: Any) -> Any:
+    try:
+        return config_class()
+    except Exception:  # a configuration without defaults says nothing about its entries
+        return None
+
+
+def _check_entries(
+    config_class: Any, data: Mapping[str, Any], options: Options, reference: str
+) -> None:
+    """Refuse an entry that the configuration does not have: Transformers keeps it unread."""
+    defaults = _defaults(config_class)
+    if defaults is None:
+        return
+    for option in options:
+        if option not in data and not hasattr(defaults, option):
+            entries = [n for n in defaults.to_dict() if not n.startswith("_")]
+            raise UnknownNameError(f"entry of {reference}", option, entries)
+
+
+class _NeverDrops(float):
+    """A rate of layer dropping that decides without looking at random values: run every layer.
+
+    Models draw a number and compare it to this rate; without values there is none to compare.
+    """
+
+    @classmethod
+    def __torch_function__(cls, *_: Any, **__: Any) -> bool:
+        return False
 
 
 def _hf_class(transformers: Any, config: Any, architectures: list[str], reference: str) -> Any:
     for name in architectures:
-        found = getattr(transformers, name, None)
-        if found is None:
-            raise IngestError(
-                f"{reference}: Transformers has no class {name!r}; "
-                'give one that it has in "architectures"'
-            )
+        found = getattr(transformers, str(name), None)
+        if not (inspect.isclass(found) and issubclass(found, torch.nn.Module)):
+            models = [n for n in dir(transformers) if "For" in n or n.endswith("Model")]
+            hint = f'(in "architectures" of {reference})'
+            raise UnknownNameError("model class of Transformers", str(name), models, hint)
         return found
     for auto in (
         "AutoModelForCausalLM",
@@ -256,137 +329,3 @@ def _forget_packing(transformers: Any) -> None:
 
     unpacked.assumes_unpacked = True  # type: ignore[attr-defined]
     masking.find_packed_sequence_indices = unpacked  # type: ignore[union-attr]
-
-
-def function_source(target: str, function: str, options: Options, image: int | None) -> Source:
-    """Return what a user's function builds: FILE.py:FUNCTION or package.module:FUNCTION.
-
-    The function returns a module, or a module and example inputs. It is given `batch`, `seq` and
-    `image` where it takes them. This is the one place that runs a user's code.
-    """
-    reference = f"{target}:{function}"
-    make = _load_function(target, function, reference)
-    takes = inspect.signature(make).parameters if not inspect.isclass(make) else {}
-    for option in options:
-        if option not in takes and not inspect.isclass(make):
-            raise UnknownNameError(f"argument of {reference}", option, takes)
-
-    def call(batch: int, seq: int) -> Any:
-        given = {"batch": batch, "seq": seq, "image": image}
-        wanted = {
-            k: v for k, v in given.items() if k in takes and v is not None and k not in options
-        }
-        return _call(make, {**wanted, **options}, reference)
-
-    def build() -> torch.nn.Module:
-        made = call(2, 64)
-        module = made[0] if isinstance(made, tuple | list) and made else made
-        if not isinstance(module, torch.nn.Module):
-            raise IngestError(
-                f"{reference} returned {type(made).__name__}; it must return an nn.Module, "
-                "or a tuple of an nn.Module and its example inputs"
-            )
-        return module
-
-    def inputs(batch: int, seq: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        with torch.device("meta"):
-            made = call(batch, seq)
-        if not isinstance(made, tuple | list):
-            side = image or 224
-            return (torch.zeros(batch, 3, side, side),), {}
-        example = made[1] if len(made) == 2 else tuple(made[1:])
-        fed = tree_map(lambda t: _fresh(t, None if "batch" in takes else batch), example)
-        if isinstance(fed, Mapping):
-            return (), dict(fed)
-        return (tuple(fed) if isinstance(fed, tuple | list) else (fed,)), {}
-
-    return Source(
-        name=function if function != "build" else Path(target).stem,
-        reference=_spell(reference, options),
-        build=build,
-        inputs=inputs,
-        seq=512 if "seq" in takes and "seq" not in options else 0,
-    )
-
-
-def _fresh(value: Any, batch: int | None) -> Any:
-    """Return a tensor like an example, with the leading axis set to the batch."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    shape = list(value.shape)
-    if batch is not None and shape:
-        shape[0] = batch
-    return torch.zeros(shape, dtype=value.dtype)
-
-
-def _load_function(target: str, function: str, reference: str) -> Callable[..., Any]:
-    with _importing(target) as module_name:
-        try:
-            module = (
-                module_name() if callable(module_name) else importlib.import_module(module_name)
-            )
-        except InputFileError:
-            raise
-        except ModuleNotFoundError as error:
-            raise IngestError(
-                f"{reference}: {error}; check the name, or run from its folder"
-            ) from error
-        except Exception as error:
-            from traincast.ingest.pytorch.probe import explain
-
-            raise IngestError(explain(reference, error, "loading it")) from error
-    found = getattr(module, function, None)
-    if found is None:
-        names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise UnknownNameError(f"function in {target}", function, names)
-    if not callable(found):
-        raise IngestError(f"{reference} is a {type(found).__name__}, not a function")
-    return found  # type: ignore[no-any-return]
-
-
-@contextlib.contextmanager
-def _importing(target: str) -> Iterator[Any]:
-    if not target.endswith(".py"):
-        sys.path.insert(0, str(Path.cwd()))
-        try:
-            yield target
-        finally:
-            sys.path.pop(0)
-        return
-    path = Path(target)
-    if not path.is_file():
-        raise InputFileError(path, "there is no such file")
-    sys.path.insert(0, str(path.resolve().parent))
-
-    def load() -> Any:
-        name = f"traincast_user_{path.stem}"
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-        return module
-
-    try:
-        yield load
-    finally:
-        sys.path.pop(0)
-
-
-def _call(make: Callable[..., Any], options: Options, reference: str) -> Any:
-    try:
-        return make(**options)
-    except TypeError as error:
-        if "unexpected keyword argument" in str(error):
-            raise InvalidValueError(
-                f"{reference}: {str(error).rpartition('()')[2].strip() or error}; "
-                "builder arguments follow the question mark"
-            ) from error
-        raise
-
-
-def _spell(reference: str, options: Options) -> str:
-    if not options:
-        return reference
-    return reference + "?" + "&".join(f"{k}={json.dumps(v)}" for k, v in options.items())
