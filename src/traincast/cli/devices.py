@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
-app = App(name="devices", help="List the devices, links and clusters, or show one.")
-Json = Annotated[bool, Parameter(negative="")]
+from traincast.cli.options import Json, flag, option
+
+app = App(name="devices", help="List the devices and links, or show one or a cluster.")
 
 
 @app.default
-def devices(*, links: Annotated[bool, Parameter(negative="")] = False, json: Json = False) -> None:
+def devices(*, links: Annotated[bool, flag()] = False, json: Json = False) -> None:
     """List the devices of the catalog, or its links.
 
     Parameters
@@ -28,13 +29,20 @@ def devices(*, links: Annotated[bool, Parameter(negative="")] = False, json: Jso
     if links:
         found = all_links()
         out([link_dict(link) for link in found] if json else link_table(found))
-    else:
-        listed = all_devices()
-        out([device_dict(device) for device in listed] if json else device_table(listed))
+        return
+    listed = all_devices()
+    out([device_dict(device) for device in listed] if json else device_table(listed))
+    if not json:
+        out(
+            f"\n{len(listed)} devices; peaks in FLOP/s, dense. `traincast devices show NAME` gives "
+            "the source\nof each figure. Your own FILE.toml serves wherever a name does."
+        )
 
 
 @app.command
-def show(name: str, *, network: str | None = None, json: Json = False) -> None:
+def show(
+    name: str, /, *, network: Annotated[str | None, option("LINK")] = None, json: Json = False
+) -> None:
     """Explain a device, a link or a cluster shape, with the source of every figure.
 
     Parameters
@@ -42,26 +50,31 @@ def show(name: str, *, network: str | None = None, json: Json = False) -> None:
     name
         A device (h200), your own FILE.toml, a link (nvlink4) or a cluster shape (4x8xh100).
     network
-        For a cluster: the link between its nodes.
+        For a cluster: the link between its nodes, and how many of it (2xethernet-100g).
     json
         Print JSON with SI units instead of a table.
     """
-    from traincast.errors import UnknownNameError
+    from traincast.errors import InvalidValueError, UnknownNameError
     from traincast.hardware import load_cluster, load_device, load_link
     from traincast.report import hardware as report
     from traincast.report.output import show as out
 
-    if name[:1].isdigit() and "x" in name and "/" not in name:
+    unknown: UnknownNameError | None = None
+    try:
+        device = load_device(name)
+    except UnknownNameError as error:
+        unknown = error
+    if unknown is not None and name[:1].isdigit():
         cluster = load_cluster(name, network)
         out(report.cluster_dict(cluster) if json else report.cluster_card(cluster))
         return
-    try:
-        device = load_device(name)
-    except UnknownNameError as unknown:
-        try:
-            link = load_link(name)
-        except UnknownNameError:
-            raise unknown from None
-        out(report.link_dict(link) if json else report.link_card(link))
+    if network is not None:
+        raise InvalidValueError(f"{name} is no cluster; leave out --network, or write 2x8x{name}")
+    if unknown is None:
+        out(report.device_dict(device) if json else report.device_card(device))
         return
-    out(report.device_dict(device) if json else report.device_card(device))
+    try:
+        link = load_link(name)
+    except UnknownNameError:
+        raise unknown from None
+    out(report.link_dict(link) if json else report.link_card(link))

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
+
+from traincast.cli.options import above_zero, count, flag, load_model, option, rows
+from traincast.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from traincast.graph import Graph
 
 _WORK = Group("What to train", sort_key=1)
 _HOW = Group("How", sort_key=2)
@@ -15,27 +21,28 @@ _SHOW = Group("Output", sort_key=4)
 
 def predict(
     model: Annotated[str, Parameter(group=_WORK)],
+    /,
     *,
-    device: Annotated[str, Parameter(group=_WORK, alias="-d")] = "h200",
-    batch: Annotated[str | None, Parameter(group=_WORK, alias="-b")] = None,
-    seq: Annotated[str | None, Parameter(group=_WORK)] = None,
-    image: Annotated[str | None, Parameter(group=_WORK)] = None,
-    precision: Annotated[str | None, Parameter(group=_HOW, alias="-p")] = None,
-    optimizer: Annotated[str, Parameter(group=_HOW)] = "adamw",
-    accumulate: Annotated[str, Parameter(group=_HOW)] = "1",
-    recompute: Annotated[bool, Parameter(group=_HOW, negative="")] = False,
-    layout: Annotated[str, Parameter(group=_HOW)] = "nchw",
-    compiled: Annotated[bool, Parameter(name="--compile", group=_HOW, negative="")] = False,
-    inference: Annotated[bool, Parameter(group=_HOW, negative="")] = False,
-    estimator: Annotated[str, Parameter(group=_HOW)] = "roofline",
-    dataset_size: Annotated[str | None, Parameter(group=_RUN)] = None,
-    epochs: Annotated[float | None, Parameter(group=_RUN)] = None,
-    tokens: Annotated[str | None, Parameter(group=_RUN)] = None,
-    price_per_hour: Annotated[float | None, Parameter(group=_RUN)] = None,
+    device: Annotated[str, option("NAME", group=_WORK, alias="-d")] = "h200",
+    batch: Annotated[str | None, option("N", group=_WORK, alias="-b")] = None,
+    seq: Annotated[str | None, option("N", group=_WORK)] = None,
+    image: Annotated[str | None, option("PIXELS", group=_WORK)] = None,
+    precision: Annotated[str | None, option("NAME", group=_HOW, alias="-p")] = None,
+    optimizer: Annotated[str, option("NAME", group=_HOW)] = "adamw",
+    accumulate: Annotated[str, option("N", group=_HOW)] = "1",
+    recompute: Annotated[bool, flag(group=_HOW)] = False,
+    layout: Annotated[str, option("ORDER", group=_HOW)] = "nchw",
+    compiled: Annotated[bool, flag(name="--compile", group=_HOW)] = False,
+    inference: Annotated[bool, flag(group=_HOW)] = False,
+    estimator: Annotated[str, option("NAME", group=_HOW)] = "roofline",
+    dataset_size: Annotated[str | None, option("N", group=_RUN)] = None,
+    epochs: Annotated[str | None, option("N", group=_RUN)] = None,
+    tokens: Annotated[str | None, option("N", group=_RUN)] = None,
+    price_per_hour: Annotated[str | None, option("PRICE", group=_RUN)] = None,
     by: Annotated[Literal["layer", "type", "op"], Parameter(group=_SHOW)] = "layer",
-    top: Annotated[int, Parameter(group=_SHOW)] = 8,
-    trace: Annotated[Path | None, Parameter(group=_SHOW)] = None,
-    json: Annotated[bool, Parameter(group=_SHOW, negative="")] = False,
+    top: Annotated[str, option("N", group=_SHOW)] = "8",
+    trace: Annotated[Path | None, option("FILE", group=_SHOW)] = None,
+    json: Annotated[bool, flag(group=_SHOW)] = False,
 ) -> None:
     """Predict a training step: its time with an interval, memory, and what bounds it.
 
@@ -43,15 +50,16 @@ def predict(
     ----------
     model
         A built-in name (see `traincast models`), torchvision:NAME, timm:NAME, hf:CONFIG.json,
-        FILE.py:FUNCTION, package.module:FUNCTION, FILE.onnx or FILE.json.
+        FILE.py:FUNCTION, package.module:FUNCTION, FILE.onnx or FILE.json. Arguments of the
+        builder follow a question mark: NAME?key=value&key=value.
     device
         A name from `traincast devices`, or your own FILE.toml.
     batch
-        Samples in one forward pass, or `max` for the largest that fits.
+        Samples in one forward pass, or `max` for the largest that fits; by default the model's.
     seq
-        Positions in a sequence.
+        Positions in a sequence; by default the model's.
     image
-        Side of square input images, in pixels.
+        Side of square input images, in pixels; by default the model's.
     precision
         fp32, tf32, bf16, fp16, amp_bf16, amp_fp16 or fp8; by default mixed where possible.
     optimizer
@@ -71,7 +79,7 @@ def predict(
     dataset_size
         Samples in an epoch, such as 1281167 or 1.28M: adds the time of a whole run.
     epochs
-        Epochs of a whole run.
+        Epochs of a whole run; by default one.
     tokens
         Tokens of a whole run, such as 300B, instead of samples and epochs.
     price_per_hour
@@ -79,44 +87,110 @@ def predict(
     by
         What the table lists.
     top
-        How many rows the table has.
+        How many rows the table has: a number, or `all`.
     trace
         Write the step as a Chrome trace (JSON) that Perfetto opens.
     json
         Print JSON with SI units in the key names instead of a table.
     """
-    from traincast.report.output import show
-    from traincast.simulate.predict import predict as run
-    from traincast.units import parse_count
+    size, positions, side = _batch(batch), count("--seq", seq), count("--image", image)
+    passes, shown = count("--accumulate", accumulate), rows("--top", top)
+    run_options = _run_options(dataset_size, epochs, tokens, price_per_hour)
+    if inference and (recompute or passes != 1):
+        what = "--recompute" if recompute else "--accumulate"
+        raise InvalidValueError(f"{what} is for training; leave it out with --inference")
+    if trace is not None:
+        from traincast.report.files import check_writable
 
+        check_writable(trace)
+    from traincast.simulate.predict import predict as run
+
+    _check_names(device, precision, optimizer, layout, estimator)
+    graph = load_model(model, image=side, seq=positions)
+    if tokens is not None:
+        _check_tokens(graph)
     found = run(
-        model,
+        graph,
         device,
-        batch=batch,
-        seq=None if seq is None else parse_count(seq, "seq"),
-        image=None if image is None else parse_count(image, "image"),
+        batch=size,
+        seq=_given(graph, positions),
         precision=precision,
         optimizer=optimizer,
-        accumulate=parse_count(accumulate, "accumulate"),
+        accumulate=passes or 1,
         recompute=recompute,
         layout=layout,
         compiled=compiled,
         inference=inference,
         estimator=estimator,
-        dataset_size=None if dataset_size is None else parse_count(dataset_size, "dataset-size"),
-        epochs=epochs,
-        tokens=None if tokens is None else parse_count(tokens, "tokens"),
-        price_per_hour=price_per_hour,
+        **run_options,
     )
+    from traincast.report.output import show
+
+    output: Any
+    if json:
+        output = found.to_dict()
+        output["by"] = {"group": by, "rows": [row.to_dict() for row in found.by(by)[:shown]]}
+    else:
+        from traincast.report.panel import panel
+
+        output = panel(found, by, shown)
     if trace is not None:
         found.to_trace(trace)
-    if json:
-        data = found.to_dict()
-        data["by"] = {"group": by, "rows": [row.to_dict() for row in found.by(by)[: max(top, 0)]]}
-        show(data)
-        return
-    from traincast.report.panel import panel
-
-    show(panel(found, by, top))
-    if trace is not None:
+    show(output)
+    if trace is not None and not json:
         show(f"Wrote {trace}; open it in Perfetto or chrome://tracing.")
+
+
+def _batch(text: str | None) -> int | str | None:
+    if text is not None and text.strip().lower() == "max":
+        return "max"
+    return count("--batch", text)
+
+
+def _run_options(
+    dataset_size: str | None, epochs: str | None, tokens: str | None, price_per_hour: str | None
+) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "dataset_size": count("--dataset-size", dataset_size),
+        "epochs": above_zero("--epochs", epochs),
+        "tokens": count("--tokens", tokens),
+        "price_per_hour": above_zero("--price-per-hour", price_per_hour),
+    }
+    if tokens is not None and (dataset_size is not None or epochs is not None):
+        raise InvalidValueError("give either --tokens, or --dataset-size and --epochs, not both")
+    if epochs is not None and dataset_size is None:
+        raise InvalidValueError("--epochs needs --dataset-size, the number of samples in an epoch")
+    if price_per_hour is not None and dataset_size is None and tokens is None:
+        raise InvalidValueError("--price-per-hour needs --dataset-size and --epochs, or --tokens")
+    return given
+
+
+def _check_names(
+    device: str, precision: str | None, optimizer: str, layout: str, estimator: str
+) -> None:
+    """Refuse an unknown name before a model is traced, which may take seconds."""
+    from traincast.estimate.optimizer import optimizer_named
+    from traincast.estimate.roofline import estimator_named
+    from traincast.graph.precision import precision_named
+    from traincast.hardware import load_device
+
+    load_device(device)
+    if precision is not None:
+        precision_named(precision)
+    optimizer_named(optimizer)
+    if layout.lower() not in ("nchw", "nhwc"):
+        raise InvalidValueError(f"layout {layout!r} is unknown; use nchw or nhwc")
+    estimator_named(estimator)
+
+
+def _check_tokens(graph: Graph) -> None:
+    if not graph.has_sequence:
+        raise InvalidValueError(
+            f"{graph.name} has no tokens; give --dataset-size and --epochs instead of --tokens"
+        )
+
+
+def _given(graph: Graph, seq: int | None) -> int | None:
+    """Return the sequence length to ask for: none where the graph holds for that one alone."""
+    held = "seq" in graph.fixed and not graph.has_sequence and seq == graph.seq
+    return None if held else seq

@@ -10,13 +10,30 @@ from pathlib import Path
 from traincast.errors import OutputFileError
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically: readers see the old file or the new one, never a part."""
+def check_writable(path: Path) -> None:
+    """Refuse a path that cannot be written, before the work whose result goes there."""
     if path.is_dir():
         raise OutputFileError(f"{path}: is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise OutputFileError(f"{path}: there is no folder {path.parent}; make it first")
+    if not os.access(path.parent, os.W_OK) and not (path.exists() and os.access(path, os.W_OK)):
+        raise OutputFileError(f"{path}: the folder {path.parent} is read-only; choose another")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically: readers see the old file or the new one, never a part.
+
+    What is no plain file, such as a terminal or a pipe, is written in place; so is what a link
+    points to.
+    """
+    check_writable(path)
     temporary = ""
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
+        path = path.resolve()
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:50]}.")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -30,5 +47,4 @@ def write_text(path: Path, text: str) -> None:
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
         reason = error.strerror or str(error)
-        fix = "make the folder first" if isinstance(error, FileNotFoundError) else "choose another"
-        raise OutputFileError(f"{path}: cannot be written: {reason}; {fix}") from error
+        raise OutputFileError(f"{path}: cannot be written: {reason}; choose another") from error

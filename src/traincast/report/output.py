@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,24 @@ _PIPE_WIDTH = 120
 def show(what: dict[str, Any] | list[Any] | str | RenderableType) -> None:
     """Print data as JSON, text as it is and anything else through rich."""
     if isinstance(what, dict | list):
-        json.dump(what, sys.stdout, ensure_ascii=False, indent=1)
-        sys.stdout.write("\n")
-        return
+        # Whole before any of it is written: what cannot be JSON must not leave half a document.
+        what = json.dumps(what, ensure_ascii=False, allow_nan=False, indent=1)
     if isinstance(what, str):
-        print(what)
+        sys.stdout.write(what + "\n")
         return
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    Console(width=width, highlight=False, soft_wrap=False).print(what)
+    if sys.stdout.isatty():
+        Console(highlight=False).print(what)
+        return
+    console = Console(width=_pipe_width(), highlight=False, file=sys.stdout)
+    with console.capture() as captured:
+        console.print(what)
+    for line in captured.get().splitlines():
+        sys.stdout.write(line.rstrip() + "\n")
+
+
+def _pipe_width() -> int:
+    """Return the columns to use where there is no terminal: COLUMNS if it says so."""
+    wanted = os.environ.get("COLUMNS", "")
+    return int(wanted) if wanted.isascii() and wanted.isdigit() and int(wanted) else _PIPE_WIDTH
