@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,6 +58,8 @@ def read_model(path: Path) -> Any:
         model = onnx.ModelProto.FromString(data)
     except (decode_error, ValueError):
         raise InputFileError(path, _guess(data), again) from None
+    if not all(isinstance(name, str) for name in _names(model.graph)):
+        raise InputFileError(path, "holds names that are no text: it is damaged", again)
     if not model.graph.node:
         what = "holds no nodes" if model.opset_import else _guess(data)
         raise InputFileError(path, what, again)
@@ -67,6 +69,19 @@ def read_model(path: Path) -> Any:
 
         model = onnx.inliner.inline_local_functions(model)
     return model
+
+
+def _names(graph: Any) -> Iterator[object]:
+    """Yield every name of the graph; the parser hands those that are no text on as bytes."""
+    for info in (*graph.input, *graph.output):
+        yield info.name
+        if info.type.HasField("tensor_type"):
+            yield from (dim.dim_param for dim in info.type.tensor_type.shape.dim)
+    yield from (tensor.name for tensor in graph.initializer)
+    yield from (sparse.values.name for sparse in graph.sparse_initializer)
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
 
 
 def _bytes(path: Path) -> bytes:

@@ -160,6 +160,8 @@ def squeezed(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(n for i, n in enumerate(shape) if i not in drop)
     rank = len(shape) + len(axes or ())
     new = set(node.axes(axes or (), rank))
+    if len(new) != rank - len(shape):
+        raise ShapeError(f"it adds the axes {axes}, of which some are the same")
     rest = iter(shape)
     return tuple(1 if i in new else next(rest) for i in range(rank))
 
@@ -273,6 +275,7 @@ FOLDS: dict[str, Callable[[Node, list[Array]], Array | list[Array] | None]] = {
     "Expand": _expand,
     "Tile": _tile,
     "Cast": _cast,
+    "CastLike": lambda _, a: a[0].astype(a[1].dtype),
     "ConstantOfShape": _filled,
     "Range": _range,
     "Trilu": _trilu,

@@ -14,6 +14,7 @@ DEFAULT_SEQ = 128
 """Positions to assume where the file leaves the sequence open."""
 
 _SEQUENCE = re.compile(r"seq|len|time|token|posit|frame|step", re.IGNORECASE)
+_TOKENS = re.compile(r"ids|mask|token|seq|text|posit", re.IGNORECASE)
 _INTEGERS = ("int64", "int32")
 
 
@@ -138,8 +139,11 @@ def _by_first_axis(inputs: list[Input]) -> tuple[list[Input], int]:
 
 
 def _by_second_axis(inputs: list[Input]) -> tuple[list[Input], int]:
-    """Take a second axis that all integer matrices share as the sequence."""
-    matrices = [i for i in inputs if i.dtype in _INTEGERS and len(i.axes) == 2]
+    """Take a second axis that all matrices of tokens share as the sequence."""
+    matrices = [
+        i for i in inputs
+        if i.dtype in _INTEGERS and len(i.axes) == 2 and _TOKENS.search(i.name)
+    ]  # fmt: skip
     seconds = {i.axes[1] for i in matrices}
     length = seconds.pop() if len(seconds) == 1 else 0
     if not isinstance(length, int) or length < 2:

@@ -79,8 +79,38 @@ def _split(node: Node) -> list[Value]:
     return outs
 
 
+def _split_to_sequence(node: Node) -> Value:
+    x = node.value()
+    axis = node.axis(node.number("axis", 0), len(x.shape))
+    found = [int(n) for n in node.content(1).reshape(-1)] if node.has(1) else [1]
+    if not node.has(1) or not node.value(1).shape:
+        count, rest = divmod(x.shape[axis], found[0])
+        found = [found[0]] * count + [rest] * bool(rest)
+    parts = [
+        node.part(f"{node.name}.{k}", (*x.shape[:axis], part, *x.shape[axis + 1 :]))
+        for k, part in enumerate(found)
+    ]
+    node.emit("view", [x], parts, fn="split")
+    if node.has(1) or node.number("keepdims", 1):
+        return node.out((), parts=tuple(parts))
+    raise ShapeError("keepdims 0 is not supported; export with keepdims 1")
+
+
+def _sequence_at(node: Node) -> Value:
+    return node.value().parts[int(node.content(1).reshape(-1)[0])]
+
+
+def _concat_sequence(node: Node) -> Value:
+    if node.number("new_axis", 0):
+        raise ShapeError("new_axis is not supported; export a Concat of unsqueezed values")
+    return _joined(node, list(node.value().parts))
+
+
 def _concat(node: Node) -> Value:
-    ins = node.given()
+    return _joined(node, node.given())
+
+
+def _joined(node: Node, ins: list[Value]) -> Value:
     axis = node.axis(node.number("axis", 0), len(ins[0].shape))
     if len({(*v.shape[:axis], *v.shape[axis + 1 :]) for v in ins}) > 1:
         listed = " and ".join(str(v.shape) for v in ins)
@@ -156,6 +186,8 @@ def _resize(node: Node) -> Value:
     for axis, length in zip(axes, lengths, strict=True):
         shape[axis] = length
     space = rank - 2
+    if space < 1:
+        raise ShapeError(f"it resizes images, not a shape of {x.shape}")
     linear = {1: "linear", 2: "bilinear", 3: "trilinear"}.get(space, "linear")
     mode = {"linear": linear, "cubic": "bicubic"}.get(node.text("mode", "nearest"), "nearest")
     return node.emit("interpolate", [x], [node.out(shape)], fn=f"upsample_{mode}{space}d")
@@ -234,6 +266,10 @@ HANDLERS: dict[str, Handler] = {
     "Slice": _slice,
     "Split": _split,
     "Concat": _concat,
+    "SplitToSequence": _split_to_sequence,
+    "SequenceAt": _sequence_at,
+    "SequenceConstruct": lambda node: node.out((), parts=(node.value(), *node.given()[1:])),
+    "ConcatFromSequence": _concat_sequence,
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _gather_nd,

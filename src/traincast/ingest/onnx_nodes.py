@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from traincast.errors import IngestError
-from traincast.ingest import onnx_moves, onnx_ops, onnx_pointwise, onnx_sequence
+from traincast.ingest import onnx_einsum, onnx_moves, onnx_ops, onnx_pointwise, onnx_sequence
 from traincast.ingest.onnx_fold import fold
 from traincast.ingest.onnx_trace import (
     DTYPES,
@@ -26,6 +26,7 @@ HANDLERS: dict[str, onnx_ops.Handler] = {
     **onnx_pointwise.HANDLERS,
     **onnx_ops.HANDLERS,
     **onnx_sequence.HANDLERS,
+    **onnx_einsum.HANDLERS,
 }
 _FROM_MICROSOFT = frozenset(
     {"SimplifiedLayerNormalization", "Gelu", "FastGelu", "QuickGelu", "BiasGelu"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from traincast.graph import Attr
@@ -65,57 +64,10 @@ def _gemm(node: Node) -> Value:
         node.emit("matmul", [a, b, *extra], [y])
     if fused or bias is None:
         return y
+    if broadcast(shape, bias.shape) != shape:
+        raise ShapeError(f"C of shape {bias.shape} does not fit the product {shape}")
     ins = [y] if bias.is_scalar else [y, bias]
     return node.emit("pointwise", ins, [node.out(shape)], fn="add")
-
-
-def _einsum(node: Node) -> Value:
-    """Two operands become one batched product of matrices, by views before and after it."""
-    left, arrow, right = node.text("equation").replace(" ", "").partition("->")
-    terms = left.split(",")
-    if "." in left or not arrow or len(terms) != len(node.given()) or len(terms) > 2:
-        raise ShapeError(f"the equation {node.text('equation')!r} is of a form not supported")
-    sizes: dict[str, int] = {}
-    for term, value in zip(terms, node.given(), strict=True):
-        if len(term) != len(value.shape) or len(set(term)) != len(term):
-            raise ShapeError(f"the term {term!r} does not fit the shape {value.shape}")
-        for letter, size in zip(term, value.shape, strict=True):
-            if sizes.setdefault(letter, size) not in (size, 1):
-                raise ShapeError(
-                    f"the letter {letter!r} stands for both {sizes[letter]} and {size}"
-                )
-    shape = [sizes[letter] for letter in right]
-    if len(terms) == 1:
-        x = node.value()
-        if len(right) == len(left):
-            return node.permute(x, [left.index(c) for c in right], node.out(shape))
-        return node.emit("reduce", [x], [node.out(shape)], fn="sum")
-    a, b = terms
-    summed = [c for c in a if c in b and c not in right]
-    if not summed:
-        return node.emit("pointwise", node.given(), [node.out(shape)], fn="mul")
-    shared = [c for c in a if c in b and c in right]
-    rows = [c for c in a if c not in b]
-    columns = [c for c in b if c not in a]
-
-    def matrix(value: Value, term: str, groups: list[list[str]], suffix: str) -> Value:
-        order = [term.index(c) for group in groups for c in group]
-        if order != sorted(order):
-            part = node.part(f"{node.name}.{suffix}p", [value.shape[i] for i in order])
-            value = node.permute(value, order, part)
-        lengths = [math.prod(sizes[c] for c in group) for group in groups]
-        lead = lengths[:1] if shared else []
-        return node.view(value, node.part(f"{node.name}.{suffix}", [*lead, *lengths[1:]]))
-
-    x = matrix(node.value(0), a, [shared, rows, summed], "a")
-    y = matrix(node.value(1), b, [shared, summed, columns], "b")
-    z = product(node, x, y, lambda lengths: node.part(f"{node.name}.product", lengths))
-    order = [*shared, *rows, *columns]
-    apart = node.part(f"{node.name}.c", [sizes[c] for c in order])
-    if "".join(order) == right:
-        return node.view(z, node.out(shape))
-    z = node.view(z, apart)
-    return node.permute(z, [order.index(c) for c in right], node.out(shape))
 
 
 def window_pads(
@@ -139,15 +91,20 @@ def window_pads(
 
 def _per_axis(node: Node, name: str, rank: int) -> tuple[int, ...]:
     found = tuple(node.numbers(name) or (1,) * rank)
-    if len(found) != rank:
-        raise ShapeError(f"{name} {list(found)} do not fit {rank} spatial axes")
+    if len(found) != rank or min(found, default=1) < 1:
+        raise ShapeError(f"{name} {list(found)} are not {rank} positive numbers")
     return found
+
+
+def _check_window(space: Sequence[int], shape: Lengths, reach: Sequence[int]) -> None:
+    if any(n < 1 for n in space):
+        raise ShapeError(f"its window {tuple(reach)} does not fit into the input {shape}")
 
 
 def _conv(node: Node) -> Value:
     x, w = node.value(0), as_weight(node.value(1))
     rank, groups = len(x.shape) - 2, node.number("group", 1)
-    if rank < 1 or len(w.shape) != rank + 2 or x.shape[1] != w.shape[1] * groups:
+    if rank < 1 or len(w.shape) != rank + 2 or x.shape[1] != w.shape[1] * groups or groups < 1:
         raise ShapeError(
             f"the weight {w.shape} does not fit the input {x.shape} in {groups} groups"
         )
@@ -163,6 +120,7 @@ def _conv(node: Node) -> Value:
         (n + 2 * p - k) // s + 1
         for n, p, k, s in zip(x.shape[2:], even, reach, stride, strict=True)
     ]
+    _check_window(space, x.shape, reach)
     ins = [x, w, *([as_weight(node.value(2))] if node.has(2) else [])]
     attrs: dict[str, Attr] = {
         "stride": stride, "padding": tuple(even), "dilation": dilation, "groups": groups,
@@ -173,7 +131,7 @@ def _conv(node: Node) -> Value:
 def _conv_transpose(node: Node) -> Value:
     x, w = node.value(0), as_weight(node.value(1))
     rank, groups = len(x.shape) - 2, node.number("group", 1)
-    if rank < 1 or len(w.shape) != rank + 2 or x.shape[1] != w.shape[0]:
+    if rank < 1 or len(w.shape) != rank + 2 or x.shape[1] != w.shape[0] or groups < 1:
         raise ShapeError(f"the weight {w.shape} does not fit the input {x.shape}")
     stride, dilation = _per_axis(node, "strides", rank), _per_axis(node, "dilations", rank)
     more = node.numbers("output_padding") or [0] * rank
@@ -214,6 +172,7 @@ def _pool(node: Node) -> list[Value]:
         if node.number("ceil_mode", 0) and room % s and count * s < n + before:
             count += 1
         space.append(count)
+    _check_window(space, x.shape, reach)
     attrs: dict[str, Attr] = {
         "op": "max" if node.op == "MaxPool" else "avg", "kernel": kernel, "stride": stride,
         "padding": tuple(before for before, _ in pads),
@@ -291,7 +250,6 @@ def _loss(node: Node) -> list[Value]:
 HANDLERS: dict[str, Handler] = {
     "MatMul": _matmul,
     "Gemm": _gemm,
-    "Einsum": _einsum,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
     "MaxPool": _pool,

@@ -59,6 +59,8 @@ class Value:
     permuted: bool = False
     """Whether its axes lie in another order in memory, so that merging them takes a copy."""
 
+    parts: tuple[Value, ...] = ()
+    """For a sequence of values: its members."""
     rearranged: bool = False
     """Whether it is weights of the file in another order, which frameworks store so at once."""
 
@@ -103,6 +105,8 @@ class Trace:
 
     def use(self, value: Value) -> str:
         """Return the name of a value's tensor, which is declared now if it was not yet."""
+        if value.parts:
+            raise ShapeError("it reads a sequence of tensors as if it were one")
         known = self.tensors.get(value.name)
         if known is None or known.role == "buffer":
             role = {"weight": "parameter", "constant": "buffer"}.get(value.role, value.role)

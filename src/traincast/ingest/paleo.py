@@ -165,13 +165,19 @@ def _flat(builder: GraphBuilder, layer: PaleoLayer, x: str) -> str:
 
 
 def _pool(builder: GraphBuilder, layer: PaleoLayer, ins: list[str]) -> str:
+    """Training keeps the positions of the maxima, as a second output."""
+    shape = _nchw(layer.output)
+    outs = [builder.tensor(layer.name, shape)]
+    if layer.type == "Pooling":
+        outs.append(builder.tensor(f"{layer.name}.indices", shape, dtype="int64"))
     attrs: dict[str, Attr] = {
         "op": "avg" if layer.type == "AvgPool" else "max",
         "kernel": layer.kernel,
         "stride": layer.strides,
         "padding": tuple(before for before, _ in layer.pads),
     }
-    return _plain("pool", lambda _: attrs)(builder, layer, ins)
+    builder.add("pool", layer.name, ins, outs, attrs=attrs, layer=layer.name)
+    return outs[0]
 
 
 def _elementwise(builder: GraphBuilder, layer: PaleoLayer, ins: list[str]) -> str:
