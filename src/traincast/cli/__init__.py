@@ -74,7 +74,8 @@ def _app() -> cyclopts.App:
         suppress_keyboard_interrupt=False,
     )
     for place, (name, (target, text)) in enumerate(COMMANDS.items()):
-        app.command(f"traincast.cli.{target}", name=name, help=text, sort_key=place)
+        own = {} if target.endswith(":app") else {"help_format": "markdown"}
+        app.command(f"traincast.cli.{target}", name=name, help=text, sort_key=place, **own)
     return app
 
 

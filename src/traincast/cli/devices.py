@@ -8,7 +8,11 @@ from cyclopts import App
 
 from traincast.cli.options import Json, flag, option
 
-app = App(name="devices", help="List the devices and links, or show one or a cluster.")
+app = App(
+    name="devices",
+    help="List the devices and links, or show one or a cluster.",
+    help_format="markdown",
+)
 
 
 @app.default

@@ -12,7 +12,11 @@ from traincast.cli.options import Image, Json, Seq, count, load_model, option
 if TYPE_CHECKING:
     from traincast.graph import Graph
 
-app = App(name="models", help="List the built-in models, show one, or export its graph.")
+app = App(
+    name="models",
+    help="List the built-in models, show one, or export its graph.",
+    help_format="markdown",
+)
 
 
 @app.default

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from traincast.hardware import Cluster, Device, Link
+from traincast.report.fitted import Fitted, add_row, plain_table
 from traincast.units import format_bytes, format_seconds, format_si
 
 
@@ -42,42 +44,68 @@ def device_dict(device: Device) -> dict[str, Any]:
 
 def device_table(devices: Iterable[Device]) -> RenderableType:
     """Return the catalog, newest architectures last."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("name", "title", "year", "memory", "bandwidth", "fp32", "16-bit", "fp8"):
-        table.add_column(head, justify="left" if head in ("name", "title") else "right")
-    for d in sorted(devices, key=lambda d: (d.vendor, d.tier, d.year, d.name)):
-        sixteen = d.matrix_flops.get("bf16") or d.matrix_flops.get("fp16")
-        table.add_row(
-            d.name,
-            d.title,
-            str(d.year or ""),
-            format_bytes(d.memory_bytes),
-            format_si(d.memory_bandwidth, "B/s"),
-            format_si(d.peak("fp32"), ""),
-            format_si(sixteen, "") if sixteen else "",
-            format_si(d.matrix_flops["fp8"], "") if "fp8" in d.matrix_flops else "",
-        )
-    return table
+    heads = ("name", "title", "year", "memory", "bandwidth", "fp32", "16-bit", "fp8")
+    listed = sorted(devices, key=lambda d: (d.vendor, d.tier, d.year, d.name))
+
+    def build(without: frozenset[str]) -> Table:
+        table = plain_table(heads, without, left=("name", "title"))
+        for d in listed:
+            sixteen = d.matrix_flops.get("bf16") or d.matrix_flops.get("fp16")
+            eight = d.matrix_flops.get("fp8")
+            cells = (
+                d.name,
+                d.title,
+                str(d.year or ""),
+                format_bytes(d.memory_bytes),
+                format_si(d.memory_bandwidth, "B/s"),
+                format_si(d.peak("fp32"), ""),
+                format_si(sixteen, "") if sixteen else "",
+                format_si(eight, "") if eight else "",
+            )
+            add_row(table, list(zip(heads, cells, strict=True)))
+        return table
+
+    return Fitted(build, ("title", "fp8", "year", "16-bit"))
 
 
-def _card() -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(style="dim")
-    return table
+class _Card:
+    """Labelled figures, each with the number of its source; the sources stand below, once each."""
+
+    def __init__(self) -> None:
+        self._table = Table.grid(padding=(0, 2))
+        self._table.add_column(style="bold", no_wrap=True)
+        self._table.add_column()
+        self._sources: dict[str, int] = {}
+
+    def row(self, label: str, text: str, source: str = "") -> None:
+        """Add a figure."""
+        shown = Text(text)
+        if source:
+            number = self._sources.setdefault(source, len(self._sources) + 1)
+            shown.append(f"  [{number}]", style="dim")
+        self._table.add_row(label, shown)
+
+    def done(self) -> RenderableType:
+        """Return the card with its sources."""
+        cited = Table.grid(padding=(0, 1))
+        cited.add_column(style="dim", no_wrap=True)
+        cited.add_column(style="dim")
+        for source, number in self._sources.items():
+            cited.add_row(f"[{number}]", Text(source))
+        return Group(self._table, Text(""), cited) if self._sources else self._table
 
 
 def device_card(device: Device) -> RenderableType:
     """Return one device with the source of each figure."""
-    table = _card()
+    card = _Card()
     source = device.sources
 
     def row(label: str, text: str, key: str) -> None:
-        table.add_row(label, text, source.get(key, ""))
+        card.row(label, text, source.get(key, ""))
 
-    table.add_row("device", device.name, ", ".join(device.aliases))
-    table.add_row("title", device.title, f"{device.vendor} {device.architecture}, {device.year}")
+    card.row("device", device.name + "".join(f", {alias}" for alias in device.aliases))
+    year = f", {device.year}" if device.year else ""
+    card.row("title", f"{device.title} ({device.vendor} {device.architecture}{year})")
     row("memory", format_bytes(device.memory_bytes), "memory_bytes")
     if device.usable_bytes:
         row("offered to programs", format_bytes(device.usable_bytes), "usable_bytes")
@@ -94,13 +122,12 @@ def device_card(device: Device) -> RenderableType:
         row("power", f"{device.power_w:g} W", "power_w")
     for label, link in (("link to peers", device.link), ("link to host", device.host_link)):
         if link:
-            table.add_row(label, link, "")
-    table.add_row(
-        "usual node", f"{device.node_devices} devices, {device.network} between nodes", ""
-    )
+            card.row(label, link)
+    some = "1 device" if device.node_devices == 1 else f"{device.node_devices} devices"
+    card.row("usual node", f"{some}, {device.network} between nodes")
     if device.notes:
-        table.add_row("notes", "", device.notes)
-    return table
+        card.row("notes", device.notes)
+    return card.done()
 
 
 def link_dict(link: Link) -> dict[str, Any]:
@@ -118,30 +145,31 @@ def link_dict(link: Link) -> dict[str, Any]:
 
 def link_table(links: Iterable[Link]) -> RenderableType:
     """Return the links, by kind and speed."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("name", "title", "kind", "latency", "bandwidth"):
-        table.add_column(head, justify="right" if head in ("latency", "bandwidth") else "left")
-    for link in sorted(links, key=lambda k: (k.kind, k.bandwidth)):
-        table.add_row(
-            link.name,
-            link.title,
-            link.kind,
-            format_seconds(link.latency_s),
-            format_si(link.bandwidth, "B/s"),
-        )
-    return table
+    heads = ("name", "title", "kind", "latency", "bandwidth")
+    listed = sorted(links, key=lambda k: (k.kind, k.bandwidth))
+
+    def build(without: frozenset[str]) -> Table:
+        table = plain_table(heads, without, left=("name", "title", "kind"))
+        for link in listed:
+            latency, bandwidth = format_seconds(link.latency_s), format_si(link.bandwidth, "B/s")
+            cells = (link.name, link.title, link.kind, latency, bandwidth)
+            add_row(table, list(zip(heads, cells, strict=True)))
+        return table
+
+    return Fitted(build, ("title", "kind"))
 
 
 def link_card(link: Link) -> RenderableType:
     """Return one link with its sources."""
-    table = _card()
-    table.add_row("link", link.name, link.title)
-    table.add_row("latency", format_seconds(link.latency_s), link.sources.get("latency_s", ""))
+    card = _Card()
+    card.row("link", link.name)
+    card.row("title", link.title)
+    card.row("latency", format_seconds(link.latency_s), link.sources.get("latency_s", ""))
     bandwidth = f"{format_si(link.bandwidth, 'B/s')} each way"
-    table.add_row("bandwidth", bandwidth, link.sources.get("bandwidth", ""))
+    card.row("bandwidth", bandwidth, link.sources.get("bandwidth", ""))
     if link.notes:
-        table.add_row("notes", "", link.notes)
-    return table
+        card.row("notes", link.notes)
+    return card.done()
 
 
 def cluster_dict(cluster: Cluster) -> dict[str, Any]:
@@ -152,6 +180,7 @@ def cluster_dict(cluster: Cluster) -> dict[str, Any]:
         "nodes": cluster.nodes,
         "devices_per_node": cluster.devices_per_node,
         "devices": cluster.devices,
+        "ports_per_node": cluster.ports_per_node,
         "intra_link": link_dict(cluster.intra_link),
         "inter_link": link_dict(cluster.inter_link),
     }
@@ -159,11 +188,17 @@ def cluster_dict(cluster: Cluster) -> dict[str, Any]:
 
 def cluster_card(cluster: Cluster) -> RenderableType:
     """Return what a cluster shape stands for."""
-    table = _card()
-    shape = f"{cluster.nodes} nodes × {cluster.devices_per_node} {cluster.device.title}"
-    table.add_row("cluster", cluster.name, "")
-    table.add_row("shape", shape, f"{cluster.devices} devices")
-    for label, link in (("inside a node", cluster.intra_link), ("between", cluster.inter_link)):
-        speed = f"{format_si(link.bandwidth, 'B/s')}, {format_seconds(link.latency_s)}"
-        table.add_row(label, link.name, speed)
-    return table
+    card = _Card()
+    nodes = "1 node" if cluster.nodes == 1 else f"{cluster.nodes} nodes"
+    shape = f"{nodes} × {cluster.devices_per_node} {cluster.device.title}"
+    card.row("cluster", cluster.name)
+    card.row("shape", f"{shape} ({cluster.devices} in all)")
+    card.row("inside a node", _speed(cluster.intra_link))
+    ports = "1 port" if cluster.ports_per_node == 1 else f"{cluster.ports_per_node} ports"
+    card.row("between nodes", f"{_speed(cluster.inter_link)}, {ports} a node")
+    return card.done()
+
+
+def _speed(link: Link) -> str:
+    bandwidth, latency = format_si(link.bandwidth, "B/s"), format_seconds(link.latency_s)
+    return f"{link.name}: {bandwidth}, {latency}"

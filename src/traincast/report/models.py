@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from traincast.graph import Graph
+from traincast.report.fitted import Fitted, add_row, plain_table
 from traincast.units import format_bytes, format_si
 
 
@@ -18,18 +19,17 @@ def model_table() -> RenderableType:
     """Return the built-in models."""
     from traincast.ingest.zoo.entries import ENTRIES
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("name", "title", "family", "parameters", "input"):
-        table.add_column(
-            head,
-            justify="right" if head == "parameters" else "left",
-            overflow="fold" if head == "name" else "ellipsis",
-            no_wrap=head != "title",
-        )
-    for name, entry in ENTRIES.items():
-        size = f"{entry.image} px" if entry.image else f"{entry.seq} tokens" if entry.seq else ""
-        table.add_row(name, entry.title, entry.family, format_si(entry.parameters, ""), size)
-    return table
+    heads = ("name", "title", "family", "parameters", "input")
+
+    def build(without: frozenset[str]) -> Table:
+        table = plain_table(heads, without, left=("name", "title", "family", "input"))
+        for name, e in ENTRIES.items():
+            size = f"{e.image} px" if e.image else f"{e.seq} tokens" if e.seq else ""
+            cells = (name, e.title, e.family, format_si(e.parameters, ""), size)
+            add_row(table, list(zip(heads, cells, strict=True)))
+        return table
+
+    return Fitted(build, ("title", "family"))
 
 
 def model_facts(graph: Graph, reference: str, seq: int | None = None) -> dict[str, Any]:

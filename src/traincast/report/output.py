@@ -23,10 +23,12 @@ def show(what: dict[str, Any] | list[Any] | str | RenderableType) -> None:
         return
     from rich.console import Console
 
+    # Names come from users: brackets and colons in them are no markup.
+    literal = {"highlight": False, "markup": False, "emoji": False}
     if sys.stdout.isatty():
-        Console(highlight=False).print(what)
+        Console(**literal).print(what)
         return
-    console = Console(width=_pipe_width(), highlight=False, file=sys.stdout)
+    console = Console(width=_pipe_width(), file=sys.stdout, **literal)
     with console.capture() as captured:
         console.print(what)
     for line in captured.get().splitlines():

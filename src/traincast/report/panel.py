@@ -8,6 +8,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from traincast.report.fitted import Fitted, add_row, plain_table
 from traincast.simulate.prediction import Prediction, Row
 from traincast.units import format_bytes, format_seconds, format_si
 
@@ -22,23 +23,32 @@ _BOUND_TEXT = {
 def panel(found: Prediction, by: str | None, top: int) -> RenderableType:
     """Return everything a person wants to see first."""
     parts: list[RenderableType] = [_facts(found), _phases(found)]
-    parts.append(_rows(found, by or "layer", top))
+    if top:
+        parts.append(_rows(found, by or "layer", top))
     if found.suggestions:
         parts.append(_suggestions(found))
-    parts.append(Padding(_basis(found), (1, 0, 0, 0)))
+    parts.append(_basis(found))
+    spaced = [part if i == 0 else Padding(part, (1, 0, 0, 0)) for i, part in enumerate(parts)]
+    title = Text(f"{found.model} · {found.device.title}")
+    return Panel(Group(*spaced), title=title, title_align="left", expand=False, padding=(1, 2))
+
+
+def _setting(found: Prediction) -> str:
     plan = found.step.plan
-    title = [found.model, found.device.title, f"batch {plan.batch}"]
+    parts = [f"batch {plan.batch}"]
     if plan.seq:
-        title.append(f"seq {plan.seq}")
-    title.append(found.precision)
-    title.append(found.optimizer if plan.training else "inference")
+        parts.append(f"seq {plan.seq}")
+    parts.append(found.precision)
+    parts.append(found.optimizer if plan.training else "inference")
     if plan.accumulate > 1:
-        title.append(f"{plan.accumulate} passes a step")
+        parts.append(f"{plan.accumulate} passes a step")
     if plan.recompute:
-        title.append("recomputation")
-    return Panel(
-        Group(*parts), title=" · ".join(title), title_align="left", expand=False, padding=(1, 2)
-    )
+        parts.append("recomputation")
+    if plan.layout != "nchw":
+        parts.append(plan.layout)
+    if not plan.eager:
+        parts.append("compiled")
+    return " · ".join(parts)
 
 
 def _bar(share: float, color: str) -> Text:
@@ -49,8 +59,9 @@ def _bar(share: float, color: str) -> Text:
 def _facts(found: Prediction) -> RenderableType:
     low, high = found.interval_s
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold")
+    table.add_column(style="bold", no_wrap=True)
     table.add_column()
+    table.add_row("Run", _setting(found))
     unit = "Step" if found.step.plan.training else "Forward pass"
     step = Text(format_seconds(found.seconds), style="bold green")
     step.append(
@@ -98,8 +109,7 @@ def _bound(found: Prediction) -> Text:
 def _memory(found: Prediction) -> Text:
     room = found.device.available_bytes
     share = found.memory.peak / room
-    text = _bar(share, "green" if found.fits else "red")
-    text.append(f" {format_bytes(found.memory.peak)} of {format_bytes(room)}")
+    text = Text(f"{format_bytes(found.memory.peak)} of {format_bytes(room)} ({share:.0%})")
     text.append("" if found.fits else "  DOES NOT FIT", style="bold red")
     parts = [
         ("parameters", found.memory.parameters),
@@ -112,31 +122,39 @@ def _memory(found: Prediction) -> Text:
 
 
 def _phases(found: Prediction) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_column()
-    for phase, seconds in found.step.phase_s.items():
-        if seconds:
-            share = seconds / found.seconds
-            table.add_row(phase, format_seconds(seconds), _bar(share, "cyan") + f" {share:.0%}")
-    return Padding(table, (1, 0))
+    def build(without: frozenset[str]) -> Table:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(justify="right", no_wrap=True)
+        for phase, seconds in found.step.phase_s.items():
+            if seconds:
+                share = seconds / found.seconds
+                bar = [] if "bar" in without else [_bar(share, "cyan")]
+                table.add_row(phase, format_seconds(seconds), f"{share:.0%}", *bar)
+        return table
+
+    return Fitted(build, ("bar",))
 
 
 def _rows(found: Prediction, by: str, top: int) -> RenderableType:
     rows = found.by(by)
     whole = sum(row.seconds for row in rows) or 1.0
-    table = Table(box=None, padding=(0, 1), header_style="bold", pad_edge=False)
-    table.add_column(by, overflow="fold", max_width=44)
-    for head in ("share", "forward", "backward", "FLOP", "traffic"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("bound by")
-    for row in rows[:top]:
-        table.add_row(*_cells(row, whole))
-    if len(rows) > top:
-        rest = sum(row.seconds for row in rows[top:])
-        table.add_row(f"… {len(rows) - top} more", f"{rest / whole:.1%}", style="dim")
-    return table
+    heads = [by, "share", "forward", "backward", "FLOP", "traffic", "bound by"]
+
+    def build(without: frozenset[str]) -> Table:
+        table = plain_table(heads, without, left=(by, "bound by"))
+        table.columns[0].no_wrap = False
+        table.columns[0].overflow = "fold"
+        table.columns[0].max_width = 44
+        for row in rows[:top]:
+            add_row(table, list(zip(heads, _cells(row, whole), strict=True)))
+        if len(rows) > top:
+            rest = sum(row.seconds for row in rows[top:])
+            table.add_row(f"… {len(rows) - top} more", f"{rest / whole:.1%}", style="dim")
+        return table
+
+    return Fitted(build, ("traffic", "FLOP", "bound by", "backward", "forward"))
 
 
 def _cells(row: Row, whole: float) -> list[str]:
@@ -158,7 +176,7 @@ def _suggestions(found: Prediction) -> RenderableType:
     for suggestion in found.suggestions:
         gain = f"  {suggestion.gain:+.0%} throughput" if suggestion.gain else ""
         table.add_row("→", f"{suggestion.change}" + gain)
-    return Padding(table, (1, 0, 0, 0))
+    return table
 
 
 def _basis(found: Prediction) -> Text:
