@@ -156,7 +156,9 @@ class _Builder:
             wanted = self._autocast(op, floats)
             if wanted is not None:
                 out = wanted
-                if op.kind != "pointwise" or op.attrs.get("fn") in AUTOCAST_HIGH_FUNCTIONS:
+                if op.kind not in ("pointwise", "batch_norm") or (
+                    op.attrs.get("fn") in AUTOCAST_HIGH_FUNCTIONS
+                ):
                     inputs = [self._cast(n, wanted, op) if n in floats else n for n in inputs]
         for name in op.outputs:
             declared = self.graph.tensors[name].dtype
