@@ -105,8 +105,9 @@ def load_model(reference: str, *, image: int | None = None, seq: int | None = No
 def _status(text: str) -> Iterator[None]:
     """Show a line while something runs; what that prints goes where it spoils no output."""
     from rich.console import Console
+    from rich.text import Text
 
     console = Console(stderr=True)
-    shown = console.status(text) if console.is_terminal else contextlib.nullcontext()
+    shown = console.status(Text(text)) if console.is_terminal else contextlib.nullcontext()
     with contextlib.redirect_stdout(sys.stderr), shown:
         yield

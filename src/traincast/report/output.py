@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ def show(what: dict[str, Any] | list[Any] | str | RenderableType) -> None:
     from rich.console import Console
 
     # Names come from users: brackets and colons in them are no markup.
-    literal = {"highlight": False, "markup": False, "emoji": False}
+    make = partial(Console, highlight=False, markup=False, emoji=False)
     if sys.stdout.isatty():
-        Console(**literal).print(what)
+        make().print(what)
         return
-    console = Console(width=_pipe_width(), file=sys.stdout, **literal)
+    console = make(width=_pipe_width(), file=sys.stdout)
     with console.capture() as captured:
         console.print(what)
     for line in captured.get().splitlines():
