@@ -2,8 +2,8 @@
 
     python benchmarks/accuracy.py [TABLE.csv] [--refit]
 
-TABLE.csv is in the form that DESIGN calls the validate table; by default the measured steps in
-../shared/data/h200, where present. `--refit` (needs scipy) fits the tier's efficiencies anew for
+TABLE.csv has one measured run a row, as benchmarks/measure_steps.py writes it; by default the 65
+held-out runs in benchmarks/data/h200, on which nothing was fitted. `--refit` (needs scipy) fits the tier's efficiencies anew for
 each network without that network's rows, and prints the percentiles of measured ÷ predicted that
 `traincast.estimate.intervals` ships: no network judges itself.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from traincast.estimate.intervals import interval
 from traincast.estimate.optimizer import optimizer_named
 from traincast.estimate.program import kernels_of, program_of
 from traincast.estimate.roofline import TIERS, Efficiency, price
@@ -26,7 +27,7 @@ from traincast.ingest import resolve
 from traincast.parallel.memory import memory_of
 from traincast.simulate.step import _host, update_seconds
 
-TABLE = Path(__file__).resolve().parents[2] / "shared/data/h200/train_steps.csv"
+TABLE = Path(__file__).parent / "data/h200/held_out_steps.csv"
 FITTED = ("gemm", "conv", "attention", "bandwidth", "depthwise", "gap_s", "dispatch_s",
           "backward_dispatch")  # fmt: skip
 
@@ -90,6 +91,12 @@ def report(runs: list[Run], eff: Efficiency) -> None:
             f"{model[:44]:44} {mine.sum():4} {abs(error).mean():10.1%} {error.mean():+7.1%} "
             f"{abs(memory[mine] - 1).mean():12.1%}"
         )
+    inside = []
+    for run in good:
+        step, _, _, host_bound = run.predict(eff)
+        low, high = interval("roofline", "h200", step, host_bound)
+        inside.append(low <= run.measured[0] <= high)
+    print(f"the 90 % interval holds {np.mean(inside):.0%} of the runs")
     room = load_device("h200").available_bytes / 2**30
     for run in runs:
         if run.oom:
