@@ -39,7 +39,7 @@ def predict(
     epochs: Annotated[str | None, option("N", group=_RUN)] = None,
     tokens: Annotated[str | None, option("N", group=_RUN)] = None,
     price_per_hour: Annotated[str | None, option("PRICE", group=_RUN)] = None,
-    by: Annotated[Literal["layer", "type", "op"], Parameter(group=_SHOW)] = "layer",
+    by: Annotated[Literal["layer", "similar", "type", "op"], Parameter(group=_SHOW)] = "similar",
     top: Annotated[str, option("N", group=_SHOW)] = "8",
     trace: Annotated[Path | None, option("FILE", group=_SHOW)] = None,
     json: Annotated[bool, flag(group=_SHOW)] = False,
@@ -85,7 +85,7 @@ def predict(
     price_per_hour
         Price of the device for an hour: adds the cost of the run.
     by
-        What the table lists.
+        What the table lists: layers, similar layers together, types of op, or single ops.
     top
         How many rows the table has: a number, or `all`.
     trace

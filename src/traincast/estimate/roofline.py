@@ -26,6 +26,7 @@ from traincast.graph.precision import Precision
 from traincast.hardware import Device
 
 _MATRIX = np.array([f in ("gemm", "conv", "attention", "rnn") for f in FAMILIES])
+_GEMM = FAMILIES.index("gemm")
 _CONV = FAMILIES.index("conv")
 _ATTENTION = FAMILIES.index("attention")
 
@@ -151,6 +152,9 @@ def price(
     thin = conv & (np.minimum(columns, depth) < 8) & (kernels.dims[:, 3] > 8)
     vector = device.vector_peak("fp32") * eff.vector
     best = np.full(len(matrix), device.peak(precision.peak) * eff.gemm)
+    if precision.peak == "fp8":
+        best[:] = device.peak("bf16") * eff.gemm
+        best[kernels.family == _GEMM] = device.peak("fp8") * eff.gemm
     best[conv] *= eff.conv / eff.gemm
     best[attention] *= eff.attention / eff.gemm
     if precision.compute == "float32":

@@ -24,7 +24,7 @@ def panel(found: Prediction, by: str | None, top: int) -> RenderableType:
     """Return everything a person wants to see first."""
     parts: list[RenderableType] = [_facts(found), _phases(found)]
     if top:
-        parts.append(_rows(found, by or "layer", top))
+        parts.append(_rows(found, by or "similar", top))
     if found.suggestions:
         parts.append(_suggestions(found))
     parts.append(_basis(found))

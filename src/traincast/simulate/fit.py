@@ -14,7 +14,7 @@ from traincast.units import format_bytes
 _WORKSPACE = {"datacenter-gpu": 34e6, "consumer-gpu": 9e6}
 """Scratch that PyTorch gives to cuBLAS: 8 blocks of 4 MiB on Hopper, two and small ones before
 (CUBLAS_WORKSPACE_CONFIG's defaults); other devices need none that counts."""
-_LARGEST_BATCH = 1 << 24
+_LARGEST_BATCH = 1 << 44
 
 
 def default_precision(device: Device) -> Precision:

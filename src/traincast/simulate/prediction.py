@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,8 @@ from traincast.graph import Graph
 from traincast.hardware import Device
 from traincast.parallel.memory import Memory
 from traincast.simulate.step import Step
+
+_NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +133,12 @@ class Prediction:
         return self.step.bound_by
 
     def by(self, group: str) -> list[Row]:
-        """Return the parts of the step by `layer`, `type` or `op`, longest first."""
-        if group not in ("layer", "type", "op"):
-            raise UnknownNameError("group", group, (), "use layer, type or op")
+        """Return the parts of the step by `layer`, `similar` layers, `type` or `op`, longest first.
+
+        Layers are similar whose paths differ in numbers only: `layers.3.mlp` and `layers.4.mlp`.
+        """
+        if group not in ("layer", "similar", "type", "op"):
+            raise UnknownNameError("group", group, (), "use layer, similar, type or op")
         step = self.step
         program = step.program
         kinds = [c.kind for c in program.classes]
@@ -140,6 +146,8 @@ class Prediction:
             labels = [kinds[i] for i in program.op_class]
         elif group == "layer":
             labels = list(program.layers)
+        elif group == "similar":
+            labels = [_NUMBER.sub(".*", layer) for layer in program.layers]
         else:
             labels = list(program.names)
         index: dict[str, int] = {}

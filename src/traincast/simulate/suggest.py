@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from traincast.errors import PredictionError
@@ -15,9 +16,8 @@ from traincast.simulate.step import Plan, simulate_step
 
 def suggestions_for(found: Prediction) -> tuple[Suggestion, ...]:
     """Return the changes that would help most, each with its predicted gain in throughput."""
-    step, plan = found.step, found.step.plan
     engine = estimator_named(found.estimator)
-    device, precision = found.device, step.program.precision
+    device, precision = found.device, found.step.program.precision
     now = found.samples_per_s
 
     def rate(change: Plan, how: Precision = precision) -> float:
@@ -27,37 +27,48 @@ def suggestions_for(found: Prediction) -> tuple[Suggestion, ...]:
             return 0.0
         return change.batch * change.accumulate / other.seconds
 
-    tries: list[tuple[str, float]] = []
-    mixed = default_precision(device)
-    if precision.name in ("fp32", "tf32") and mixed.name != precision.name:
-        tries.append((f"train in {mixed.name}", rate(plan, mixed)))
-    if precision.name == "fp32" and "tf32" in device.matrix_flops:
-        tries.append(
-            ("allow TF32 in matrix products and convolutions", rate(plan, PRECISIONS["tf32"]))
-        )
-    if plan.layout == "nchw" and any(o.kind == "conv" for o in found.graph.ops):
-        tries.append(("use channels_last (layout nhwc)", rate(replace(plan, layout="nhwc"))))
-    if plan.eager and step.host_bound:
-        tries.append(
-            ("take the host out: torch.compile or CUDA graphs", rate(replace(plan, eager=False)))
-        )
-    if "batch" not in found.graph.fixed:
-        for factor in (2, 4):
-            bigger = replace(plan, batch=plan.batch * factor)
-            tries.append((f"raise the batch to {bigger.batch}", rate(bigger)))
-    if plan.recompute:
-        tries.append(
-            ("keep activations instead of recomputing", rate(replace(plan, recompute=False)))
-        )
+    tries = [(change, rate(other, how)) for change, other, how in _ideas(found)]
     gains = sorted(((speed / now - 1, change) for change, speed in tries), reverse=True)
     chosen: list[Suggestion] = []
     for gain, change in gains:
         same = change.startswith("raise") and any(s.change.startswith("raise") for s in chosen)
-        if gain > 0.03 and not same and len(chosen) < 3:
+        if gain > 0.01 and not same and len(chosen) < 3:
             chosen.append(Suggestion(change=change, gain=gain))
     if not found.fits:
         chosen.insert(0, _make_it_fit(found))
     return tuple(chosen[:3])
+
+
+def _ideas(found: Prediction) -> Iterator[tuple[str, Plan, Precision]]:
+    """Yield what could be tried: the change, the plan and the precision that it means."""
+    plan, device, precision = found.step.plan, found.device, found.step.program.precision
+    mixed = default_precision(device)
+    kinds = {op.kind for op in found.graph.ops}
+    if precision.name in ("fp32", "tf32") and mixed.name != precision.name:
+        yield f"train in {mixed.name}", plan, mixed
+    if precision.name == "fp32" and "tf32" in device.matrix_flops:
+        yield "allow TF32 in matrix products and convolutions", plan, PRECISIONS["tf32"]
+    if precision.name == "amp_bf16":
+        yield "keep parameters in bf16 too (precision bf16)", plan, PRECISIONS["bf16"]
+    if (
+        precision.name in ("bf16", "amp_bf16")
+        and "fp8" in device.matrix_flops
+        and (kinds & {"attention"})
+    ):
+        yield "run linear layers in fp8", plan, PRECISIONS["fp8"]
+    if plan.layout == "nchw" and "conv" in kinds:
+        yield "use channels_last (layout nhwc)", replace(plan, layout="nhwc"), precision
+    if plan.eager and found.step.host_bound:
+        out = replace(plan, eager=False)
+        yield "take the host out: torch.compile or CUDA graphs", out, precision
+    if "batch" not in found.graph.fixed:
+        for factor in (2, 4):
+            bigger = replace(plan, batch=plan.batch * factor)
+            yield f"raise the batch to {bigger.batch}", bigger, precision
+    if plan.recompute:
+        yield "keep activations instead of recomputing", replace(plan, recompute=False), precision
+    if plan.optimizer is not None and plan.accumulate == 1:
+        yield "update every second pass (accumulate 2)", replace(plan, accumulate=2), precision
 
 
 def _make_it_fit(found: Prediction) -> Suggestion:
