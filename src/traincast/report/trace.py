@@ -49,11 +49,13 @@ def trace_of(prediction: Prediction) -> dict[str, Any]:
         _name("thread_name", _HOST, "host"),
         _name("thread_name", _DEVICE, "device"),
     ]
+    rows = ((_DEVICE, _spans(start, device)), (_HOST, _spans(issued - host, host)))
     for i, (name, phase, kind) in enumerate(labels):
-        if device[i] > 0:
-            events.append(_event(name, phase, kind, _DEVICE, start[i], device[i]))
-        if host[i] > 0:
-            events.append(_event(name, phase, kind, _HOST, issued[i] - host[i], host[i]))
+        events += [
+            _event(name, phase, kind, thread, *spans[i])
+            for thread, spans in rows
+            if spans[i][1] > spans[i][0]
+        ]
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
@@ -73,15 +75,22 @@ def _starts(device: Floats, issued: Floats) -> Floats:
     return waited + ended - device
 
 
+def _spans(start: Floats, length: Floats) -> list[tuple[int, int]]:
+    """Return begin and end of each event in whole nanoseconds, none before the last has ended."""
+    spans: list[tuple[int, int]] = []
+    free = 0
+    for begin, end in zip(start * 1e9, (start + length) * 1e9, strict=True):
+        first = max(round(float(begin)), free)
+        free = max(round(float(end)), first)
+        spans.append((first, free))
+    return spans
+
+
 def _name(kind: str, thread: int, name: str) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": 1, "tid": thread, "args": {"name": name}}
 
 
-def _event(
-    name: str, phase: str, kind: str, thread: int, start: float, length: float
-) -> dict[str, Any]:
-    # Both ends are rounded to nanoseconds, so that an event ends where the next one begins.
-    begin = round(float(start) * 1e9)
+def _event(name: str, phase: str, kind: str, thread: int, begin: int, end: int) -> dict[str, Any]:
     return {
         "name": name,
         "cat": phase,
@@ -89,6 +98,6 @@ def _event(
         "pid": 1,
         "tid": thread,
         "ts": begin / 1e3,
-        "dur": (round(float(start + length) * 1e9) - begin) / 1e3,
+        "dur": (end - begin) / 1e3,
         "args": {"kind": kind, "phase": phase},
     }
