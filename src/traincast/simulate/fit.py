@@ -15,6 +15,7 @@ _WORKSPACE = {"datacenter-gpu": 34e6, "consumer-gpu": 9e6}
 """Scratch that PyTorch gives to cuBLAS: 8 blocks of 4 MiB on Hopper, two and small ones before
 (CUBLAS_WORKSPACE_CONFIG's defaults); other devices need none that counts."""
 _LARGEST_BATCH = 1 << 44
+"""Where the search ends for a graph that needs no memory for a sample; above any device's bytes."""
 
 
 def default_precision(device: Device) -> Precision:
