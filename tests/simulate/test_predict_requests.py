@@ -47,6 +47,13 @@ def test_the_largest_batch_fits_and_the_next_does_not(
     assert predict(made, device, batch=batch, **options).memory == found.memory
 
 
+def test_the_largest_batch_of_a_small_network_on_a_large_memory() -> None:
+    """LeNet-5 needs some 60 kB a sample: 4 TB of a server hold over 2²⁵ of them."""
+    batch = predict("lenet5", "epyc-7742", batch="max").step.plan.batch
+    assert batch > 1 << 25
+    assert not predict("lenet5", "epyc-7742", batch=batch + 1).fits
+
+
 def test_a_model_that_fits_at_no_batch_says_so() -> None:
     with pytest.raises(PredictionError) as caught:
         predict("llama-3.1-70b", "t4", batch="max")
