@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated
 
 from cyclopts import App
@@ -35,12 +36,18 @@ def devices(*, links: Annotated[bool, flag()] = False, json: Json = False) -> No
         out([link_dict(link) for link in found] if json else link_table(found))
         return
     listed = all_devices()
-    out([device_dict(device) for device in listed] if json else device_table(listed))
-    if not json:
-        out(
+    if json:
+        out([device_dict(device) for device in listed])
+        return
+    from rich.text import Text
+
+    out(device_table(listed))
+    out(
+        Text(
             f"\n{len(listed)} devices; peaks in FLOP/s, dense. `traincast devices show NAME` gives "
-            "the source\nof each figure. Your own FILE.toml serves wherever a name does."
+            "the source of each figure. Your own FILE.toml serves wherever a name does."
         )
+    )
 
 
 @app.command
@@ -59,26 +66,32 @@ def show(
         Print JSON with SI units instead of a table.
     """
     from traincast.errors import InvalidValueError, UnknownNameError
-    from traincast.hardware import load_cluster, load_device, load_link
+    from traincast.hardware import (
+        device_names,
+        link_names,
+        load_cluster,
+        load_device,
+        load_link,
+    )
     from traincast.report import hardware as report
     from traincast.report.output import show as out
 
-    unknown: UnknownNameError | None = None
-    try:
+    device = None
+    with contextlib.suppress(UnknownNameError):
         device = load_device(name)
-    except UnknownNameError as error:
-        unknown = error
-    if unknown is not None and name[:1].isdigit():
+    if device is None and name[:1].isdigit():
         cluster = load_cluster(name, network)
         out(report.cluster_dict(cluster) if json else report.cluster_card(cluster))
         return
     if network is not None:
         raise InvalidValueError(f"{name} is no cluster; leave out --network, or write 2x8x{name}")
-    if unknown is None:
+    if device is not None:
         out(report.device_dict(device) if json else report.device_card(device))
         return
     try:
         link = load_link(name)
     except UnknownNameError:
-        raise unknown from None
+        known = [*device_names(), *link_names()]
+        hint = "see `traincast devices` and `traincast devices --links`"
+        raise UnknownNameError("device or link", name, known, hint) from None
     out(report.link_dict(link) if json else report.link_card(link))

@@ -36,10 +36,15 @@ def models(*, json: Json = False) -> None:
     if json:
         show([{"name": name, **model_facts(zoo_graph(name), name)} for name in ENTRIES])
         return
+    from rich.text import Text
+
     show(model_table())
     show(
-        f"\n{len(ENTRIES)} built-in models; `traincast models show NAME` tells more. Any other is\n"
-        "torchvision:NAME, timm:NAME, hf:CONFIG.json, FILE.py:FUNCTION, FILE.onnx or FILE.json."
+        Text(
+            f"\n{len(ENTRIES)} built-in models; `traincast models show NAME` tells more. Any other "
+            "is torchvision:NAME, timm:NAME, hf:CONFIG.json, FILE.py:FUNCTION, FILE.onnx or "
+            "FILE.json."
+        )
     )
 
 

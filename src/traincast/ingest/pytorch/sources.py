@@ -299,13 +299,11 @@ def _hf_class(transformers: Any, config: Any, architectures: list[str], referenc
             hint = f'(in "architectures" of {reference})'
             raise UnknownNameError("model class of Transformers", str(name), models, hint)
         return found
-    for auto in (
-        "AutoModelForCausalLM",
-        "AutoModelForSeq2SeqLM",
-        "AutoModelForMaskedLM",
-        "AutoModelForImageClassification",
-        "AutoModel",
-    ):
+    pairs = ["AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq"]
+    alone = ["AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModelForImageClassification"]
+    # Half of an encoder and decoder serves as a causal model too, and is not what is meant.
+    first = pairs + alone if getattr(config, "is_encoder_decoder", False) else alone
+    for auto in (*first, "AutoModel"):
         mapping = getattr(transformers, auto)._model_mapping
         if type(config) in mapping:
             return mapping[type(config)]
