@@ -23,6 +23,18 @@ class TraincastError(Exception):
 
     exit_status = 2
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # An error has to come back whole from a worker process, whatever its constructor takes.
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(
+    kind: type[TraincastError], args: tuple[object, ...], state: dict[str, object]
+) -> TraincastError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
+
 
 class UsageError(TraincastError):
     """The request itself is wrong; nothing was computed or written."""
