@@ -3,9 +3,10 @@
     python benchmarks/accuracy.py [TABLE.csv] [--refit]
 
 TABLE.csv has one measured run a row, as benchmarks/measure_steps.py writes it; by default the 65
-held-out runs in benchmarks/data/h200, on which nothing was fitted. `--refit` (needs scipy) fits the tier's efficiencies anew for
-each network without that network's rows, and prints the percentiles of measured ÷ predicted that
-`traincast.estimate.intervals` ships: no network judges itself.
+held-out runs in benchmarks/data/h200, on which nothing was fitted. `--refit` (needs scipy) fits
+the tier's efficiencies anew for each network without that network's rows, and prints the
+percentiles of measured ÷ predicted that `traincast.estimate.intervals` ships: no network judges
+itself.
 """
 
 from __future__ import annotations
