@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -33,9 +36,18 @@ VIT = {
 }  # fmt: skip
 
 
+def need(package: str) -> None:
+    if find_spec(package) is None:
+        pytest.skip(f"needs {package}")
+
+
 @pytest.fixture
-def transformers() -> object:
-    return pytest.importorskip("transformers", reason="hf: needs transformers")
+def transformers() -> ModuleType:
+    need("transformers")
+    from traincast.ingest.pytorch.sources import declare_torchvision_ops
+
+    declare_torchvision_ops()
+    return importlib.import_module("transformers")
 
 
 def save(folder: Path, entries: object) -> str:
@@ -120,7 +132,7 @@ def test_a_scan_is_held_at_its_length(transformers, tmp_path) -> None:
 
 
 def test_timm_names_tags_and_sizes() -> None:
-    pytest.importorskip("timm", reason="timm: needs timm")
+    need("timm")
     with pytest.raises(UnknownNameError, match="did you mean resnet50"):
         resolve("timm:resnet5")
     with pytest.raises(UnknownNameError, match=r"leave out the tag: timm:resnet18"):
@@ -135,7 +147,7 @@ def test_timm_names_tags_and_sizes() -> None:
 
 
 def test_torchvision_downloads_nothing_and_refuses_detection(monkeypatch) -> None:
-    pytest.importorskip("torchvision", reason="torchvision: needs torchvision")
+    need("torchvision")
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("tried to download")

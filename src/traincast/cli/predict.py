@@ -113,7 +113,7 @@ def predict(
         graph,
         device,
         batch=size,
-        seq=_given(graph, positions),
+        seq=positions,
         precision=precision,
         optimizer=optimizer,
         accumulate=passes or 1,
@@ -184,13 +184,7 @@ def _check_names(
 
 
 def _check_tokens(graph: Graph) -> None:
-    if not graph.has_sequence:
+    if not graph.has_sequence and "seq" not in graph.fixed:
         raise InvalidValueError(
             f"{graph.name} has no tokens; give --dataset-size and --epochs instead of --tokens"
         )
-
-
-def _given(graph: Graph, seq: int | None) -> int | None:
-    """Return the sequence length to ask for: none where the graph holds for that one alone."""
-    held = "seq" in graph.fixed and not graph.has_sequence and seq == graph.seq
-    return None if held else seq

@@ -39,14 +39,14 @@ def model_facts(graph: Graph, reference: str, seq: int | None = None) -> dict[st
     from traincast.simulate.predict import predict
 
     known = ENTRIES.get(zoo_name(reference) or "")
-    found = predict(graph, precision="fp32", seq=seq if graph.has_sequence else None)
+    found = predict(graph, precision="fp32", seq=seq)
     samples = found.step.plan.batch
     about = {} if known is None else {**asdict(known), "published_parameters": known.parameters}
     return about | {
         "source": graph.source,
         "parameters": graph.parameter_count,
         "batch": graph.batch,
-        "seq": found.step.plan.seq or graph.seq or None,
+        "seq": found.step.plan.seq or None,
         "forward_flops_per_sample": found.step.flops[0] / samples,
         "backward_flops_per_sample": found.step.flops[1] / samples,
         "saved_bytes_per_sample": found.memory.activations / samples,
