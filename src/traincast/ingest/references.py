@@ -81,7 +81,8 @@ def _traced(
     try:
         from traincast.ingest.pytorch import probe, sources
     except ImportError as error:
-        raise MissingExtraError("torch", "torch", f"the model reference {reference!r}") from error
+        extra = {"torchvision": "vision", "timm": "vision", "hf": "hf"}.get(prefix, "torch")
+        raise MissingExtraError("torch", extra, f"the model reference {reference!r}") from error
     try:
         if prefix == "torchvision":
             source = sources.torchvision_source(rest, options, image)

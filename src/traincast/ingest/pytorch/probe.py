@@ -36,6 +36,10 @@ class LengthError(IngestError):
     """A module that runs other ops at other sequence lengths."""
 
 
+class _NoLossError(Exception):
+    """A forward pass whose output cannot be differentiated."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Source:
     """A module and how to feed it."""
@@ -154,10 +158,15 @@ def _run(source: Source, module: torch.nn.Module, dtype: torch.dtype, point: Poi
                 if isinstance(tensor, torch.Tensor):
                     recorder.declare(tensor, label, "input")
         with recorder.watching():
-            loss, note = _loss(source, recorder, module(*args, **kwargs))
+            loss, note = _loss(recorder, module(*args, **kwargs))
         notes += note
     except UsageError:
         raise
+    except _NoLossError:
+        raise IngestError(
+            f"{source.reference}: forward returns no floating-point tensor to compute a loss on; "
+            "return the output, or the loss itself"
+        ) from None
     except Exception as error:
         said = explain(source.reference, error, "its forward pass")
         raise IngestError(f"{said}; {source.advice}" if source.advice else said) from error
@@ -177,7 +186,7 @@ def _as_floats(values: tuple[Any, ...], dtype: torch.dtype) -> tuple[Any, ...]:
     return tuple(_as_float(v, dtype) for v in values)
 
 
-def _loss(source: Source, recorder: Recorder, out: Any) -> tuple[torch.Tensor, list[str]]:
+def _loss(recorder: Recorder, out: Any) -> tuple[torch.Tensor, list[str]]:
     """Return the scalar to differentiate: the module's own loss, or one assumed on its output."""
     own = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
     if isinstance(own, torch.Tensor) and own.dim() == 0:
@@ -188,10 +197,7 @@ def _loss(source: Source, recorder: Recorder, out: Any) -> tuple[torch.Tensor, l
         if isinstance(t, torch.Tensor) and t.is_floating_point()
     ]
     if not floats:
-        raise IngestError(
-            f"{source.reference}: forward returns no floating-point tensor to compute a loss on; "
-            "return the output, or the loss itself"
-        )
+        raise _NoLossError
     if floats[0].dim() == 0:
         return floats[0], []
     heads = [getattr(out, f) for f in getattr(out, "_fields", ()) if f.startswith("aux")]
