@@ -283,7 +283,7 @@ def _calibrated(name: str, model: str, parameters: Parameters, graph: Graph | No
             notes=_contention_note(found.contention),
         )
     factors = parameters.factors()
-    work, notes = work_of(graph or _graph(name))
+    work, notes = work_of(graph or _graph(name), batch=parameters.batch)
     shared = parameters.contention(work.written)
     return _Ready(
         parameters.machine,

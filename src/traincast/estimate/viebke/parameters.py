@@ -47,6 +47,12 @@ class Parameters:
     software: Mapping[str, str]
     """Versions that the times hold for."""
 
+    @property
+    def batch(self) -> int:
+        """Images that a thread takes at a time, where all networks agree; otherwise 1."""
+        batches = {m.batch for m in self.networks.values()}
+        return batches.pop() if len(batches) == 1 else 1
+
     def of(self, name: str) -> Measured:
         """Return what was measured of a network."""
         if name not in self.networks:
