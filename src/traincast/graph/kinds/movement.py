@@ -211,7 +211,8 @@ register(
 def _interpolate(c: Case) -> Costs:
     x, y = c.ins[0], c.outs[0]
     name = str(c.attrs["fn"])
-    taps = {"nearest": 1, "bilinear": 4, "linear": 2, "bicubic": 16, "trilinear": 8}
+    # The longer names first: `linear` is part of them.
+    taps = {"nearest": 1, "trilinear": 8, "bilinear": 4, "linear": 2, "bicubic": 16}
     per = next((n for key, n in taps.items() if key in name), 4)
     forward = Kernel(name, "interpolate", 0, 2 * per * y.n, x.size, y.size)
     if not x.grad:
