@@ -10,14 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from traincast import predict
 from traincast.errors import UnknownNameError
 from traincast.estimate.intervals import JUDGED_ON, MEASURED, interval
+from traincast.estimate.optimizer import OPTIMIZERS
 from traincast.estimate.program import FAMILIES, Kernels, kernels_of, program_of
 from traincast.estimate.roofline import TIERS, Roofline, estimator_named, fill
 from traincast.graph.precision import PRECISIONS
 from traincast.hardware import TIERS as DEVICE_TIERS
 from traincast.hardware import Device, all_devices, load_device
 from traincast.ingest import zoo_graph
+from traincast.simulate.step import update_seconds
 
 ROOFLINE = Roofline()
 
@@ -140,6 +143,38 @@ def test_channels_first_costs_conversions_where_there_are_matrix_units() -> None
         assert first >= last
     plain = device(matrix_flops={})
     assert seconds(conv, plain, "fp16", "nchw") == seconds(conv, plain, "fp16", "nhwc")
+
+
+def test_an_update_by_hand() -> None:
+    """ResNet-18, AdamW in float32: 11,689,512 parameters × 7 values × 4 bytes = 327 MB.
+
+    Its 62 tensors take one launch. A stream over everything reaches more of the bandwidth than the
+    usual kernel, never all of it; the host gathers each tensor, for less than an op's dispatch.
+    """
+    made = program_of(zoo_graph("resnet18"), PRECISIONS["fp32"])
+    took, host, moved = update_seconds(made, device(), EFF, OPTIMIZERS["adamw"])
+    assert moved == 11_689_512 * 7 * 4
+    assert moved / 1e12 < took - EFF.gap_s < moved / (1e12 * EFF.bandwidth)
+    assert EFF.dispatch_s < host < (1 + 62) * EFF.dispatch_s
+    processor = TIERS["cpu"]
+    assert update_seconds(made, device(tier="cpu"), processor, OPTIMIZERS["adamw"])[1] == 0
+
+
+def test_what_the_host_takes_to_issue_a_step() -> None:
+    """A view launches nothing and costs the host about a third of an op that does."""
+    found = predict(zoo_graph("gpt2"), "h200", batch=2)
+    step = found.step
+    kinds = np.array([step.program.classes[i].kind for i in step.program.op_class])
+    linear = step.op_host[kinds == "linear"]
+    assert np.allclose(linear[:, 0], EFF.dispatch_s)
+    # Backward: a product for the data, one for the weight, a sum for the bias.
+    back = linear[:, 1].max() / (EFF.dispatch_s * EFF.backward_dispatch)
+    assert 1 < back < 3
+    views = step.op_host[kinds == "view", 0] / EFF.dispatch_s
+    assert (views > 0.25).all()
+    assert (views < 0.5).all()
+    assert (step.op_host[kinds == "accumulate", 0] == 0).all()
+    assert (step.op_host[kinds == "accumulate", 1] > 0).all()
 
 
 SIDE = st.floats(1, 1e5)

@@ -62,6 +62,13 @@ def test_normalisation(
     assert shapes(kind, [X], **attrs) == (X.shape,)
 
 
+@pytest.mark.parametrize("kind", ["batch_norm", "rms_norm"])
+def test_a_norm_without_parameters_keeps_its_input_alone(kind: str) -> None:
+    found = costs(kind, [X], [X], **({"axes": 1} if kind == "rms_norm" else {}))
+    assert moved(only(found.forward)) == (480, 240)
+    assert found.saved == (0,)
+
+
 def test_softmax() -> None:
     found = costs("softmax", [X], [X], axis=-1)
     forward, back = only(found.forward), only(found.data)
@@ -197,6 +204,18 @@ def test_a_quotient() -> None:
     assert moved(found.data[0]) == (480, 240)
     assert found.saved == (0, 1)
     assert pointwise("div", X, arg(2, 6, 4, 5, grad=False)).saved == (1,)
+
+
+def test_a_power() -> None:
+    """dy · e · x^(e-1) for the base, dy · x^e · log x for the exponent: four kernels."""
+    found = pointwise("pow", X, X)
+    assert names(found.data) == ["pow", "mul", "mul", "pow", "log", "mul", "mul"]
+
+
+def test_a_cumulative_sum_is_arithmetic_and_a_clone_is_not() -> None:
+    sums, clone = (only(costs("copy", [X], [X], fn=fn).forward) for fn in ("cumsum", "clone"))
+    assert (sums.ops, clone.ops) == (240, 0)
+    assert names(costs("copy", [X], [X], fn="cumsum").data) == ["flip", "cumsum", "flip"]
 
 
 def test_where_keeps_its_condition() -> None:
@@ -357,7 +376,13 @@ def test_filling() -> None:
 
 @pytest.mark.parametrize(
     ("fn", "taps"),
-    [("upsample_nearest2d", 1), ("upsample_bilinear2d", 4), ("upsample_bicubic2d", 16)],
+    [
+        ("upsample_nearest2d", 1),
+        ("upsample_linear1d", 2),
+        ("upsample_bilinear2d", 4),
+        ("upsample_trilinear3d", 8),
+        ("upsample_bicubic2d", 16),
+    ],
 )
 def test_interpolation(fn: str, taps: int) -> None:
     """Each of 8 × 8 outputs is a weighted sum of so many inputs."""
@@ -461,7 +486,8 @@ def test_what_holds_for_every_kind(kind: str) -> None:
         assert kernel.family in FAMILIES
         assert min(kernel.flops, kernel.ops, kernel.read, *kernel.dims) >= 0
         assert kernel.write > 0
-        assert kernel.launches >= 1
+        # A recurrent layer runs its 7 positions one after the other.
+        assert kernel.launches == (7 if kind == "rnn" else 1)
         assert 0 < kernel.done <= 1
     assert all(-len(outs) <= i < len(ins) for i in found.saved)
     still = [a._replace(grad=False) for a in ins]

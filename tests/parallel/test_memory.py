@@ -276,3 +276,14 @@ def test_a_frozen_network_needs_no_gradients() -> None:
     assert found.gradients == 4 * 513_000
     assert found.optimizer == 2 * 4 * 513_000
     assert found.activations < predict(base, "h200", batch=8, precision="fp32").memory.activations
+
+
+def test_scratch_depends_on_the_device() -> None:
+    """cuBLAS takes 32 MiB on Hopper, less before; a processor's library needs none that counts."""
+    hopper, ada, processor = (
+        predict("mnist-small", d, batch=1).memory.workspace
+        for d in ("h200", "rtx-4090", "xeon-8380")
+    )
+    assert 32 * 2**20 <= hopper < 36 * 2**20
+    assert 8 * 2**20 <= ada < hopper
+    assert processor == 0
