@@ -18,6 +18,7 @@ COMMANDS = {
     "predict": ("predict:predict", "Predict a training step of a model on a device."),
     "manycore": ("manycore:manycore", "Predict a training run on a many-core CPU, by threads."),
     "calibrate": ("calibrate:calibrate", "Measure this machine for the models that need it."),
+    "validate": ("validate:validate", "Compare predictions with measured runs, row by row."),
     "models": ("models:app", "List the built-in models, show one, or export its graph."),
     "devices": ("devices:app", "List the devices and links, or show one or a cluster."),
 }

@@ -1,0 +1,274 @@
+"""Predicted against measured, run by run.
+
+A table has one run a row. A row that cannot be predicted is counted and says why; none disappears.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from traincast.errors import InputFileError, InvalidValueError, TraincastError
+from traincast.estimate.intervals import MEMORY, interval
+from traincast.graph import Graph
+from traincast.hardware import load_cluster, load_device
+from traincast.ingest import resolve
+from traincast.simulate.predict import predict
+from traincast.simulate.prediction import Prediction
+from traincast.simulate.scale import scale
+
+TIMES = ("step_ms", "fwd_ms", "bwd_ms", "opt_ms", "infer_ms")
+COLUMNS = (*TIMES, "peak_gib")
+_PHASES = {"fwd_ms": "forward", "bwd_ms": "backward", "opt_ms": "optimizer"}
+_TABLE_OPTIMIZERS = {"sgd": "momentum"}
+"""In tables of runs `sgd` is SGD with momentum 0.9, as nearly everybody trains."""
+_SPLIT = ("tp", "pp", "cp", "ep")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidatedRow:
+    """One run; values keyed by column, in the column's unit."""
+
+    model: str
+    given: Mapping[str, str]
+    """The row as it stands in the table, columns unknown to us included."""
+    measured: Mapping[str, float]
+    predicted: Mapping[str, float] = field(default_factory=dict)
+    interval: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    problem: str | None = None
+    """Why it could not be predicted."""
+    out_of_memory: bool = False
+    """Whether the real run did not fit."""
+    fits: bool | None = None
+    """Whether it is predicted to fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Errors of one column over all rows that have it; fractions."""
+
+    rows: int
+    failed: int
+    mape: float | None
+    median: float | None
+    p90: float | None
+    bias: float | None
+    """Mean signed relative error; above 0 where predictions are too long."""
+    coverage: float | None
+    """Share of measured values inside their 90 % interval."""
+
+
+def read_runs(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table of runs; raise for a file that is none."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            table = csv.DictReader(file)
+            rows = [{k: (v or "").strip() for k, v in row.items() if k} for row in table]
+            head = table.fieldnames or []
+    except OSError as error:
+        raise InputFileError(path, f"cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputFileError(path, f"is not a CSV table: {error}") from error
+    missing = [name for name in ("model", "batch") if name not in head]
+    if missing:
+        raise InputFileError(
+            path,
+            [f"has no column {name!r}" for name in missing],
+            "a table of runs has the columns model, batch, step_ms and, as needed, seq, "
+            "precision, optimizer, layout, image, mode, device, devices, cluster",
+        )
+    if not any(name in head for name in COLUMNS):
+        raise InputFileError(path, f"has no measured column: one of {', '.join(COLUMNS)}")
+    if not rows:
+        raise InputFileError(path, "has no rows")
+    return rows
+
+
+def validate(
+    rows: Iterable[Mapping[str, str]],
+    *,
+    device: str | None = None,
+    estimator: str = "roofline",
+    root: Path | None = None,
+) -> Iterator[ValidatedRow]:
+    """Yield each run with its prediction; `root` is where the table's relative files start."""
+    graphs: dict[tuple[str, str, str], Graph | TraincastError] = {}
+    for row in rows:
+        oom = row.get("error", "").lower() == "oom"
+        measured, problem = _measured(row)
+        found = ValidatedRow(
+            model=row.get("model", ""), given=dict(row), measured=measured, out_of_memory=oom
+        )
+        if problem or not (measured or oom):
+            yield replace(found, problem=problem or row.get("error") or "nothing was measured")
+            continue
+        try:
+            yield _predicted(found, row, device, estimator, root, graphs)
+        except TraincastError as error:
+            yield replace(found, problem=str(error))
+
+
+def _measured(row: Mapping[str, str]) -> tuple[dict[str, float], str | None]:
+    values = {}
+    for name in COLUMNS:
+        text = row.get(name, "")
+        if not text:
+            continue
+        try:
+            value = float(text)
+        except ValueError:
+            return {}, f"{name} is {text!r}, not a number"
+        if not (np.isfinite(value) and value > 0):
+            return {}, f"{name} is {text}, not above 0"
+        values[name] = value
+    return values, None
+
+
+def _whole(row: Mapping[str, str], name: str) -> int | None:
+    text = row.get(name, "")
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.5
+    if value != int(value) or value < 1:
+        raise InvalidValueError(f"{name} is {text!r}, not a whole number of at least 1")
+    return int(value)
+
+
+def _predicted(
+    found: ValidatedRow,
+    row: Mapping[str, str],
+    device: str | None,
+    estimator: str,
+    root: Path | None,
+    graphs: dict[tuple[str, str, str], Graph | TraincastError],
+) -> ValidatedRow:
+    key = (row.get("model", ""), row.get("image", ""), row.get("seq", ""))
+    seq = _whole(row, "seq")
+    for tried in ((*key[:2], ""), key):
+        if tried not in graphs:
+            try:
+                graphs[tried] = resolve(
+                    key[0], image=_whole(row, "image"), seq=seq if tried[2] else None, root=root
+                )
+            except TraincastError as error:
+                graphs[tried] = error
+        graph = graphs[tried]
+        if isinstance(graph, Graph):
+            break
+    if isinstance(graph, TraincastError):
+        raise graph
+    for name in _SPLIT:
+        if (_whole(row, name) or 1) > 1:
+            raise InvalidValueError(f"{name} = {row[name]}: this way of splitting is not modelled")
+    options: dict[str, Any] = {
+        "batch": _whole(row, "micro_batch") or _whole(row, "batch"),
+        "seq": seq,
+        "precision": row.get("precision") or None,
+        "layout": row.get("layout") or "nchw",
+        "compiled": row.get("mode", "") == "compile",
+        "recompute": row.get("recompute", "") not in ("", "none", "no", "false", "0"),
+        "estimator": estimator,
+        "optimizer": _optimizer(row),
+    }
+    unit = row.get("device") or device
+    devices = _whole(row, "devices") or _whole(row, "dp") or 1
+    if row.get("cluster"):
+        cluster = load_cluster(row["cluster"], row.get("network") or None)
+        unit, devices = cluster.device.name, _whole(row, "devices") or cluster.devices
+    if not unit:
+        raise InvalidValueError("no device: add a column device, or give --device")
+    if devices > 1 and not row.get("micro_batch"):
+        options["batch"] = max(1, (options["batch"] or 1) // devices)
+    prediction = predict(graph, load_device(unit), **options)
+    seconds = prediction.seconds
+    if devices > 1:
+        shape = row.get("cluster") or f"{devices}x{unit}"
+        where = load_cluster(shape, row.get("network") or None)
+        step = prediction.step
+        scaled = scale(
+            graph, prediction.device, where, _engine(estimator), step.program.precision,
+            step.plan, devices=[devices],
+        )  # fmt: skip
+        seconds = scaled[0].step_s
+    return _compare(found, prediction, seconds, options)
+
+
+def _engine(name: str) -> Any:
+    from traincast.estimate.roofline import estimator_named
+
+    return estimator_named(name)
+
+
+def _optimizer(row: Mapping[str, str]) -> str:
+    name = row.get("optimizer") or "adamw"
+    return _TABLE_OPTIMIZERS.get(name.lower(), name)
+
+
+def _compare(
+    found: ValidatedRow, prediction: Prediction, seconds: float, options: Mapping[str, Any]
+) -> ValidatedRow:
+    predicted: dict[str, float] = {}
+    phases = prediction.step.phase_s
+    for name in found.measured:
+        if name == "step_ms":
+            predicted[name] = seconds * 1e3
+        elif name in _PHASES:
+            predicted[name] = phases[_PHASES[name]] * 1e3
+        elif name == "infer_ms":
+            alone = predict(prediction.graph, prediction.device, **options, inference=True)
+            predicted[name] = alone.seconds * 1e3
+        else:
+            predicted[name] = prediction.memory.peak / 2**30
+    bounds = {}
+    for name, value in predicted.items():
+        if name == "peak_gib":
+            bounds[name] = (value * MEMORY[0], value * MEMORY[1])
+        else:
+            bounds[name] = interval(
+                prediction.estimator, prediction.device.name, value, prediction.step.host_bound
+            )
+    return replace(found, predicted=predicted, interval=bounds, fits=prediction.fits)
+
+
+def summarise(rows: Iterable[ValidatedRow]) -> dict[str, Summary]:
+    """Return the errors of each measured column, and under `fits` how often that was right."""
+    rows = list(rows)
+    result: dict[str, Summary] = {}
+    for name in COLUMNS:
+        having = [r for r in rows if name in r.measured]
+        if not having:
+            continue
+        good = [r for r in having if r.problem is None]
+        if not good:
+            result[name] = Summary(
+                rows=len(having), failed=len(having), mape=None, median=None, p90=None, bias=None,
+                coverage=None,
+            )  # fmt: skip
+            continue
+        error = np.array([r.predicted[name] / r.measured[name] - 1 for r in good])
+        inside = [r.interval[name][0] <= r.measured[name] <= r.interval[name][1] for r in good]
+        result[name] = Summary(
+            rows=len(having),
+            failed=len(having) - len(good),
+            mape=float(abs(error).mean()),
+            median=float(np.median(abs(error))),
+            p90=float(np.quantile(abs(error), 0.9)),
+            bias=float(error.mean()),
+            coverage=float(np.mean(inside)),
+        )
+    return result
+
+
+def fit_verdicts(rows: Iterable[ValidatedRow]) -> tuple[int, int]:
+    """Return how many rows tell whether a run fitted, and for how many that was predicted."""
+    judged = [r for r in rows if r.fits is not None and r.problem is None]
+    right = sum(r.fits != r.out_of_memory for r in judged)
+    return len(judged), right
