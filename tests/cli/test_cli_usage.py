@@ -48,7 +48,7 @@ WRONG = {
     "predict resnet50 --trace /nosuch/x.json": ["/nosuch/x.json", "no folder /nosuch"],
     "predict alex_v2 --image 10": ["alex_v2", "leave out the image size"],
     "predic resnet50": ["unknown command 'predic'", "did you mean predict?"],
-    "nosuch": ["unknown command 'nosuch'", "predict, models, devices"],
+    "nosuch": ["unknown command 'nosuch'", "there are predict, ", "models", "devices"],
     "--nosuch": ["unknown option --nosuch", "traincast --help"],
     "models nosuch": ["models has no command 'nosuch'", "show and export"],
     "models show": ["REFERENCE is missing", "traincast models show --help"],
