@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from traincast.errors import InvalidValueError
 from traincast.hardware import Cluster, Link
+from traincast.network import nccl
 from traincast.network.hierarchical import evaluate, hierarchical
 from traincast.network.placement import flat_wire, intra_wire, place
 from traincast.network.registry import Algorithm, algorithms, find, resolve_op
@@ -83,15 +84,21 @@ def collective_seconds(
     the other, or `per_node` of them sit in each (1 for data parallelism across nodes), and all
     devices of a node are taken to use its ports at the same time.
 
-    `algorithm` is a name from `algorithms(op)`, `hierarchical` (clusters only; `intra` and `inter`
-    name its two algorithms), `fastest`, or `auto`: the fastest. `gamma` is the time in seconds to
-    add one received byte; `options` go to the named algorithm: `servers` and `dedicated` of a
-    parameter server, `segments` of a double tree or chain.
+    `algorithm` is a name from `algorithms(op)`; `hierarchical` (clusters only; `intra` and `inter`
+    name its two algorithms); `nccl`, what NCCL was measured to take; `fastest`; or `auto`: `nccl`
+    on a cluster of GPUs, else `fastest`. `gamma` is the time in seconds to add one received byte,
+    which measured times contain; `options` go to the named algorithm: `servers` and `dedicated` of
+    a parameter server, `segments` of a double tree or chain.
     """
     op = resolve_op(op)
     n, p, scalar = check_sizes(message_bytes, ranks)
     name = algorithm.strip().lower().replace("_", "-")
-    if name in ("auto", "fastest"):
+    if name == "auto":
+        name = "nccl" if isinstance(where, Cluster) and _has_gpus(where) else "fastest"
+    if name == "nccl":
+        _no_options(options, algorithm)
+        seconds = _nccl(op, n, p, where, per_node)
+    elif name == "fastest":
         _no_options(options, algorithm)
         seconds = _fastest(op, n, p, where, gamma, per_node)[1]
     elif name == "hierarchical":
@@ -125,6 +132,23 @@ def fastest(
     return Fastest(names, seconds)
 
 
+def nccl_seconds(
+    op: str,
+    message_bytes: float | Many,
+    ranks: int | Many,
+    where: Link | Cluster,
+    *,
+    per_node: int | None = None,
+) -> float | FloatArray:
+    """Return the seconds that NCCL takes, by curves fitted to published measurements.
+
+    On a link of a node all ranks share a node; on a network link each has a node of its own.
+    `nccl_basis` says which measurements stand behind the answer and whether they are of this link.
+    """
+    n, p, scalar = check_sizes(message_bytes, ranks)
+    return shaped(_nccl(resolve_op(op), n, p, where, per_node), scalar)
+
+
 def bytes_sent(
     op: str,
     message_bytes: float | Many,
@@ -132,12 +156,28 @@ def bytes_sent(
     algorithm: str = "ring",
     *,
     every_rank: bool = False,
+    cluster: Cluster | None = None,
+    per_node: int | None = None,
     **options: float,
 ) -> float | FloatArray:
-    """Return the bytes that the busiest rank puts on its wire, or all ranks with `every_rank`."""
+    """Return the bytes that the busiest rank puts on its wire, or all ranks with `every_rank`.
+
+    For `nccl` those of its rings; `hierarchical` needs the `cluster`, and counts both levels of the
+    busiest rank.
+    """
     op = resolve_op(op)
     n, p, scalar = check_sizes(message_bytes, ranks)
-    found = find(op, algorithm)
+    name = algorithm.strip().lower().replace("_", "-")
+    if name in ("nccl", "hierarchical"):
+        _no_options(options, algorithm)
+        if every_rank:
+            raise InvalidValueError(f"every_rank is not counted for algorithm {algorithm!r}")
+        if name == "nccl":
+            return shaped(np.where(p > 1, nccl.volume(op, n, p), 0.0), scalar)
+        if cluster is None:
+            raise InvalidValueError("bytes_sent by 'hierarchical' needs cluster=…")
+        return shaped(_two_levels(op, n, p, cluster, 0.0, per_node, "auto", "auto")[1], scalar)
+    found = find(op, name)
     _check_options(found, options)
     terms = evaluate(op, found.name, n, p, Wire(alpha=1e-6, beta=1e-9), **options)
     return shaped(terms.total if every_rank else terms.sent, scalar)
@@ -243,6 +283,18 @@ def _two_levels(
             find(op, intra), n, np.minimum(p, placement.local), where, gamma, per_node, {}
         )
     return np.where(one, alone, seconds), sent
+
+
+def _nccl(
+    op: str, n: FloatArray, p: FloatArray, where: Link | Cluster, per_node: int | None
+) -> FloatArray:
+    if isinstance(where, Link):
+        _no_placement(per_node)
+    return nccl.nccl_times(op, n, p, where, per_node)
+
+
+def _has_gpus(cluster: Cluster) -> bool:
+    return cluster.device.tier in ("datacenter-gpu", "consumer-gpu")
 
 
 def _no_options(options: dict[str, float], algorithm: str) -> None:

@@ -66,13 +66,12 @@ def hierarchical(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the seconds of `op` in two levels, and the bytes that its busiest rank sends.
 
-    `intra` and `inter` name the algorithm inside and between nodes; `auto` takes the fastest. For
-    groups of more than one node only.
+    `intra` and `inter` name the algorithm inside and between nodes; `auto` takes the fastest.
     """
     seconds, sent = np.zeros_like(n), np.zeros_like(n)
     for stage in _STAGES[op]:
         inside = stage.level == "node"
-        ranks = np.full_like(n, placement.local) if inside else placement.nodes
+        ranks = np.minimum(placement.ranks, placement.local) if inside else placement.nodes
         size = {"n": n, "n/G": n / placement.local, "n/N": n / placement.nodes}[stage.share]
         wire = _WIRES[stage.level](placement.cluster, gamma)
         taken, bytes_sent = _stage(stage.op, size, ranks, wire, intra if inside else inter)

@@ -19,6 +19,8 @@ class Placement:
     """The machine."""
     local: int
     """Ranks of a group in one node, 1 to the devices of a node."""
+    ranks: FloatArray
+    """Ranks of each group."""
     nodes: FloatArray
     """Nodes that each group uses: ⌈ranks / local⌉. A last node that is not full counts as full."""
 
@@ -42,7 +44,7 @@ def place(cluster: Cluster, ranks: FloatArray, per_node: int | None) -> Placemen
             f"{ranks.max():g} ranks, {local} in a node, need {nodes.max():g} nodes; "
             f"cluster {cluster.name!r} has {cluster.nodes} of {cluster.devices_per_node} devices"
         )
-    return Placement(cluster, local, nodes)
+    return Placement(cluster, local, ranks, nodes)
 
 
 def intra_wire(cluster: Cluster, gamma: float) -> Wire:
