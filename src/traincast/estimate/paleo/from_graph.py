@@ -45,8 +45,8 @@ def _notes(net: LayerNet, graph: Graph, counted: set[str]) -> tuple[str, ...]:
     if net.unpriced:
         kinds = ", ".join(sorted({layer.type for layer in net.unpriced}))
         notes.append(
-            f"{len(net.unpriced)} layers do matrix work that Paleo has no formula for ({kinds}): "
-            "the step is underestimated"
+            f"the matrix work of {len(net.unpriced)} ops ({kinds}) is left out: Paleo has no "
+            "formula for it, and the step is underestimated"
         )
     return tuple(notes)
 
@@ -195,7 +195,8 @@ class _Reader:
         x, y = self._shape(op.inputs[0], self.base), self._shape(op.outputs[0], self.base)
         if op.attrs.get("fn") != "mean" or len(x) != 4 or y[:2] != x[:2] or math.prod(y[2:]) != 1:
             return None
-        return replace(plain, type="AvgPool", kernel=(x[2], x[3]))
+        inputs = (self._sample(op.inputs[0]), *plain.inputs[1:])
+        return replace(plain, type="AvgPool", kernel=(x[2], x[3]), inputs=inputs)
 
     def _dropout(self, _: Op, plain: Layer) -> Layer:
         return replace(plain, type="Dropout")

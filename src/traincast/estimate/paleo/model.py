@@ -111,7 +111,7 @@ class PaleoModel:
     def __post_init__(self) -> None:
         check_share("ppp_compute", self.ppp_compute)
         check_share("ppp_comm", self.ppp_comm)
-        _one_of("fetch", self.fetch, FETCHES)
+        one_of("fetch", self.fetch, FETCHES)
         object.__setattr__(self, "_rules", rules_named(self.rules))
         object.__setattr__(self, "_algorithms", algorithms_of(self.algorithms))
 
@@ -165,7 +165,7 @@ class PaleoModel:
         Hybrid parallelism always exchanges over a tree.
         """
         known = layer_net(net)
-        _one_of("strategy", strategy, STRATEGIES)
+        one_of("strategy", strategy, STRATEGIES)
         b, workers = _batch(known, batch), whole("workers", workers)
         if strategy == "model":
             workers = _devices(known, workers)
@@ -210,7 +210,7 @@ def share_batch(
     batch: int, workers: int, scaling: str, strategy: str = "data", *, strict: bool = False
 ) -> tuple[int, int]:
     """Return the samples of one worker and of the whole step."""
-    _one_of("scaling", scaling, SCALINGS)
+    one_of("scaling", scaling, SCALINGS)
     if strategy == "model":
         return batch, batch
     if scaling == "weak":
@@ -244,7 +244,8 @@ def whole(name: str, value: int) -> int:
     return value.__index__()
 
 
-def _one_of(name: str, value: str, known: Iterable[str]) -> None:
+def one_of(name: str, value: str, known: Iterable[str]) -> None:
+    """Refuse a name that is not among the known ones."""
     names: Sequence[str] = tuple(known)
     if value not in names:
         raise UnknownNameError(name, str(value), names, f"use one of {', '.join(names)}")

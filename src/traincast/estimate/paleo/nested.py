@@ -65,9 +65,17 @@ def flatten(row: Nested) -> list[str]:
     return names
 
 
-def width(row: Nested) -> int:
-    """Return the most layers that can run side by side."""
-    return max((1 if isinstance(item, str) else sum(map(width, item)) for item in row), default=0)
+def width(row: Nested, among: Callable[[str], bool]) -> int:
+    """Return the most layers for which `among` holds that can run side by side."""
+    return max(
+        (
+            int(among(item))
+            if isinstance(item, str)
+            else sum(width(branch, among) for branch in item)
+            for item in row
+        ),
+        default=0,
+    )
 
 
 def bounds(

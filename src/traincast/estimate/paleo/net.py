@@ -102,8 +102,8 @@ class LayerNet:
 
     @cached_property
     def width(self) -> int:
-        """Devices that model parallelism can use: the most branches that run side by side."""
-        return width(self.nested)
+        """Devices that model parallelism can use: the most branches that cost something."""
+        return max(width(self.nested, lambda name: self.by_name[name].type in PRICED), 1)
 
     @property
     def free(self) -> tuple[Layer, ...]:

@@ -15,11 +15,13 @@ from traincast.estimate.paleo.model import (
     NetworkRef,
     PaleoModel,
     PaleoStep,
+    one_of,
     share_batch,
     whole,
 )
 from traincast.estimate.paleo.net import LayerNet, layer_net
 from traincast.estimate.paleo.schemes import SCHEMES, scheme_named
+from traincast.estimate.paleo.strategies import STRATEGIES
 from traincast.estimate.paleo.tables import paleo_network
 
 WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -62,6 +64,8 @@ def sweep(
     A network that is split has to be given for each number of workers: {1: …, 2: …}. Data
     parallelism then uses the one for one worker.
     """
+    for strategy in strategies:
+        one_of("strategy", strategy, STRATEGIES)
     nets = _by_workers(net)
     counts = [whole("workers", count) for count in workers]
     known = [scheme_named(scheme) for scheme in schemes]
