@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,14 @@ from traincast.estimate.optimizer import optimizer_named
 from traincast.estimate.program import program_of
 from traincast.estimate.roofline import estimator_named
 from traincast.graph import Graph
-from traincast.graph.precision import precision_named
+from traincast.graph.precision import Precision, precision_named
 from traincast.hardware import Device, load_device
 from traincast.ingest import resolve
 from traincast.simulate.fit import default_precision, largest_batch, step_memory
 from traincast.simulate.prediction import Prediction, Totals
 from traincast.simulate.step import Plan, simulate_step
 
+_POSITIONS = re.compile(r"\bwpe\b|\bposition_embeddings?\b|\bembed_positions\b")
 _LAYOUTS = ("nchw", "nhwc")
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
@@ -56,7 +58,7 @@ def predict(
     `dataset_size` (samples) with `epochs`, or `tokens`, add the totals of a run, and
     `price_per_hour` of one device its cost.
     """
-    graph = model if isinstance(model, Graph) else resolve(model, image=image, root=root)
+    graph = model if isinstance(model, Graph) else resolve(model, image=image, seq=seq, root=root)
     unit = load_device(device)
     how = precision_named(precision) if precision else default_precision(unit)
     engine = estimator_named(estimator)
@@ -90,7 +92,7 @@ def predict(
         estimator=engine.name,
         basis=engine.basis,
         totals=None,
-        notes=_notes(graph, plan),
+        notes=_notes(graph, plan, unit, how),
     )
     return replace(found, totals=_totals(found, dataset_size, epochs, tokens, price_per_hour))
 
@@ -122,11 +124,31 @@ def _sequence(graph: Graph, seq: int | None) -> int:
     length = _whole("seq", seq) if seq is not None else graph.seq
     if "seq" in graph.fixed and length != graph.seq:
         raise InvalidValueError(f"{graph.name} holds for seq {graph.seq} only")
+    longest = _learned_positions(graph)
+    if longest and length > longest:
+        raise InvalidValueError(
+            f"{graph.name} has learned {longest} positions; give a seq of at most {longest}"
+        )
     return length
 
 
-def _notes(graph: Graph, plan: Plan) -> tuple[str, ...]:
+def _learned_positions(graph: Graph) -> int | None:
+    """Return the rows of a table of learned positions, told by its name; None without one."""
+    tables = [
+        graph.tensors[op.inputs[0]]
+        for op in graph.ops
+        if op.kind == "embedding" and _POSITIONS.search(op.inputs[0])
+    ]
+    return min((t.shape[0].at(1, 1) for t in tables if t.role == "parameter"), default=None)
+
+
+def _notes(graph: Graph, plan: Plan, device: Device, precision: Precision) -> tuple[str, ...]:
     notes = list(graph.notes)
+    if precision.peak not in (*device.matrix_flops, "fp32"):
+        notes.append(
+            f"{device.title} has no matrix units for {precision.peak}: products run at "
+            f"{device.peak(precision.peak) / 1e12:.3g} TFLOP/s"
+        )
     if not plan.training:
         notes = [n for n in notes if not n.startswith("loss")]
     if any(o.kind == "rnn" for o in graph.ops):
@@ -147,8 +169,8 @@ def _totals(
         ("tokens", tokens),
         ("price_per_hour", price_per_hour),
     ):
-        if value is not None and not value > 0:
-            raise InvalidValueError(f"{name} {value!r} must be above 0")
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise InvalidValueError(f"{name} {value!r} must be above 0 and finite")
     if tokens is not None:
         if dataset_size is not None or epochs is not None:
             raise InvalidValueError("give either tokens, or dataset_size and epochs, not both")
