@@ -169,8 +169,10 @@ def _totals(
         ("tokens", tokens),
         ("price_per_hour", price_per_hour),
     ):
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            raise InvalidValueError(f"{name} {value!r} must be above 0 and finite")
+        if value is not None and not value > 0:
+            raise InvalidValueError(f"{name} {value!r} must be above 0")
+        if value is not None and not math.isfinite(value):
+            raise InvalidValueError(f"{name} {value!r} must be finite")
     if tokens is not None:
         if dataset_size is not None or epochs is not None:
             raise InvalidValueError("give either tokens, or dataset_size and epochs, not both")
