@@ -7,6 +7,7 @@ nothing takes one clock cycle; the weight update knows no percent of peak.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -118,16 +119,12 @@ def fetch_seconds(
     """
     rows = [
         sum(
-            max(4 * batch * _size(shape) / (rate * _GIB_PER_GB * ppp), device.cycle_s)
+            max(4 * batch * math.prod(shape) / (rate * _GIB_PER_GB * ppp), device.cycle_s)
             for shape, rate in _fetched(layer, net, bandwidth)
         )
         for layer in net.layers
     ]
     return np.array(rows, dtype=np.float64)
-
-
-def _size(shape: Sequence[int]) -> int:
-    return int(np.prod(shape, dtype=np.int64))
 
 
 def _fetched(layer: Layer, net: LayerNet, bandwidth: float) -> list[tuple[tuple[int, ...], float]]:

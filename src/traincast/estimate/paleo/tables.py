@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from traincast.errors import InvalidValueError, UnknownNameError
 from traincast.hardware import Device, Link, device_names, link_names, load_device, load_link
-from traincast.hardware.lookup import is_path
 from traincast.hardware.names import fold
 
 
@@ -127,6 +126,9 @@ SOFTWARE: dict[str, Software] = {
 """From the authors' demo and scripts; `peak` is the default of their command line."""
 
 
+_BY_FOLDED_NAME = {fold(device.name): device for device in DEVICES.values()}
+
+
 def paleo_device(ref: str | Device | PaleoDevice) -> PaleoDevice:
     """Return the device that `ref` names: Paleo's own first, then one of the catalog or a file.
 
@@ -134,13 +136,14 @@ def paleo_device(ref: str | Device | PaleoDevice) -> PaleoDevice:
     """
     if isinstance(ref, PaleoDevice):
         return ref
-    if isinstance(ref, str):
-        own = {fold(device.name): device for device in DEVICES.values()}.get(fold(ref))
-        if own is not None:
-            return own
-        if not is_path(ref) and fold(ref) not in {fold(name) for name in device_names()}:
-            ref = _in_catalog(ref)
-    device = load_device(ref)
+    if isinstance(ref, str) and fold(ref) in _BY_FOLDED_NAME:
+        return _BY_FOLDED_NAME[fold(ref)]
+    try:
+        device = load_device(ref)
+    except UnknownNameError as error:
+        raise UnknownNameError(
+            "device", str(ref), [*DEVICES, *device_names()], f"Paleo has {', '.join(DEVICES)}"
+        ) from error
     return PaleoDevice(
         name=device.name,
         title=device.title,
@@ -150,16 +153,6 @@ def paleo_device(ref: str | Device | PaleoDevice) -> PaleoDevice:
         gpu=device.tier not in ("cpu", "manycore"),
         catalog=device.name,
     )
-
-
-def _in_catalog(ref: str) -> Device:
-    """Return the catalog's device of that alias; its error knows Paleo's names too."""
-    try:
-        return load_device(ref)
-    except UnknownNameError as error:
-        raise UnknownNameError(
-            "device", ref, [*DEVICES, *device_names()], f"Paleo has {', '.join(DEVICES)}"
-        ) from error
 
 
 def paleo_network(ref: str | Link | PaleoNetwork) -> PaleoNetwork:
