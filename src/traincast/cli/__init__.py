@@ -18,7 +18,9 @@ COMMANDS = {
     "predict": ("predict:predict", "Predict a training step of a model on a device."),
     "manycore": ("manycore:manycore", "Predict a training run on a many-core CPU, by threads."),
     "calibrate": ("calibrate:calibrate", "Measure this machine for the models that need it."),
+    "scale": ("scale:scale", "Predict how a step scales over devices and strategies."),
     "validate": ("validate:validate", "Compare predictions with measured runs, row by row."),
+    "explore": ("explore:explore", "Compare data and model parallelism over five axes."),
     "models": ("models:app", "List the built-in models, show one, or export its graph."),
     "devices": ("devices:app", "List the devices and links, or show one or a cluster."),
 }

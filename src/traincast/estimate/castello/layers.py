@@ -99,6 +99,11 @@ class Network:
         """The layers as columns."""
         return Table(self.layers)
 
+    @cached_property
+    def charged(self) -> Table:
+        """The layers that take time or send something when the authors' free ones are free."""
+        return Table(tuple(x for x in self.layers if x.kind != "other" or x.weights))
+
     def __repr__(self) -> str:
         return f"Network({self.name!r}, {len(self.layers)} layers, {self.parameters:,} parameters)"
 

@@ -27,9 +27,13 @@ class Machine:
     """α, seconds for an empty message, >= 0."""
     element_bytes: float = 4.0
     """w, bytes of one element, > 0."""
+    gradient_bytes: float | None = None
+    """Bytes of an element of a weight's gradient, > 0; by default as any other."""
 
     def __post_init__(self) -> None:
         for spec in fields(self):
+            if getattr(self, spec.name) is None:
+                continue
             value = np.asarray(getattr(self, spec.name), dtype=np.float64)
             positive = value >= 0 if spec.name == "latency_s" else value > 0
             if not (np.isfinite(value) & positive).all():

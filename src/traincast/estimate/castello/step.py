@@ -103,7 +103,7 @@ def layer_times(
 ) -> LayerTimes:
     """Return the seconds of every layer under model parallelism, or data parallelism if not."""
     points, shape = _points(machine, batch, nodes)
-    found = _layers(network.table, points, machine.element_bytes, rules or Rules(), model)
+    found = _layers(network.table, points, machine, rules or Rules(), model)
     return LayerTimes(*(part.reshape(*shape, -1) for part in found))
 
 
@@ -143,11 +143,12 @@ def _evaluate(
     points, shape = _points(machine, batch, nodes)
     total = len(points.batch)
     found = np.empty((3, total))
-    many = max(1, _CHUNK // max(1, len(network.layers)))
+    table = network.table if rules.charge_others else network.charged
+    many = max(1, _CHUNK // max(1, len(table.units)))
     for start in range(0, total, many):
         part = slice(start, start + many)
         chunk = _Points(*(column[part] for column in points))
-        layers = _layers(network.table, chunk, machine.element_bytes, rules, model)
+        layers = _layers(table, chunk, machine, rules, model)
         compute = (layers.forward + layers.backward).sum(axis=1)
         communication = (layers.gather + layers.reduce).sum(axis=1)
         step = _overlapped(layers) if overlap else compute + communication
@@ -169,8 +170,10 @@ def _overlapped(layers: LayerTimes) -> Floats:
     return latest
 
 
-def _layers(table: Table, points: _Points, width: float, rules: Rules, model: bool) -> LayerTimes:
-    nodes = points.nodes
+def _layers(
+    table: Table, points: _Points, machine: Machine, rules: Rules, model: bool
+) -> LayerTimes:
+    nodes, width = points.nodes, machine.element_bytes
     if model:
         samples = points.batch
         least = np.where(table.conv, rules.least_kernels, 1.0)
@@ -184,7 +187,8 @@ def _layers(table: Table, points: _Points, width: float, rules: Rules, model: bo
         gather, reduce = _exchanges(table, points, width, rules, parts)
     else:
         gather = np.zeros_like(forward)
-        reduce = _collective("all-reduce", table.weights, nodes, points, width, rules)
+        sent = machine.gradient_bytes or width
+        reduce = _collective("all-reduce", table.weights, nodes, points, sent, rules)
         reduce = np.broadcast_to(reduce, forward.shape)
         reduce = np.where(table.weights > 0, reduce, 0.0)
     found = LayerTimes(forward, backward, gather, reduce)

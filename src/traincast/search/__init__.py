@@ -1,0 +1,1 @@
+"""Search: many settings of a run, and which of them is best."""
