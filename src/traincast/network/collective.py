@@ -103,7 +103,7 @@ def collective_seconds(
         seconds = _fastest(op, n, p, where, gamma, per_node)[1]
     elif name == "hierarchical":
         _no_options(options, algorithm)
-        seconds = _two_levels(op, n, p, where, gamma, per_node, intra, inter)[0]
+        seconds = _two_levels(op, n, p, where, gamma, per_node, intra, inter)
     else:
         found = find(op, name)
         _check_options(found, options)
@@ -176,7 +176,8 @@ def bytes_sent(
             return shaped(np.where(p > 1, nccl.volume(op, n, p), 0.0), scalar)
         if cluster is None:
             raise InvalidValueError("bytes_sent by 'hierarchical' needs cluster=…")
-        return shaped(_two_levels(op, n, p, cluster, 0.0, per_node, "auto", "auto")[1], scalar)
+        placement = place(cluster, p, per_node)
+        return shaped(hierarchical(op, n, placement, 0.0, "auto", "auto")[1], scalar)
     found = find(op, name)
     _check_options(found, options)
     terms = evaluate(op, found.name, n, p, Wire(alpha=1e-6, beta=1e-9), **options)
@@ -224,7 +225,7 @@ def _fastest(
     times = [_flat(find(op, name), n, p, where, gamma, per_node, {}) for name in names]
     if isinstance(where, Cluster) and place(where, p, per_node).leaves_node:
         names.append("hierarchical")
-        times.append(_two_levels(op, n, p, where, gamma, per_node, "auto", "auto")[0])
+        times.append(_two_levels(op, n, p, where, gamma, per_node, "auto", "auto"))
     stacked = np.stack(times)
     best = np.argmin(stacked, axis=0)
     return np.asarray(names)[best], np.take_along_axis(stacked, best[np.newaxis], 0)[0]
@@ -264,25 +265,26 @@ def _two_levels(
     per_node: int | None,
     intra: str,
     inter: str,
-) -> tuple[FloatArray, FloatArray]:
-    """Return seconds in two levels, or in one where a group has one node, and the bytes sent."""
+) -> FloatArray:
+    """Return the seconds in two levels, or in one where a group has one node."""
     if isinstance(where, Link):
         raise InvalidValueError(
             f"algorithm 'hierarchical' needs a cluster, and {where.name!r} is a link; "
             "give a cluster such as 4x8xh100, or name another algorithm"
         )
     placement = place(where, p, per_node)
-    seconds, sent = hierarchical(op, n, placement, gamma, intra, inter)
     one = placement.nodes <= 1
-    if not np.any(one):
-        return seconds, sent
-    if intra == "auto":
-        alone = _fastest(op, n, np.minimum(p, placement.local), where, gamma, per_node)[1]
-    else:
-        alone = _flat(
-            find(op, intra), n, np.minimum(p, placement.local), where, gamma, per_node, {}
-        )
-    return np.where(one, alone, seconds), sent
+    seconds = np.zeros_like(n)
+    if placement.leaves_node:
+        seconds = hierarchical(op, n, placement, gamma, intra, inter)[0]
+    if np.any(one):
+        group = np.minimum(p, placement.local)
+        if intra == "auto":
+            alone = _fastest(op, n, group, where, gamma, per_node)[1]
+        else:
+            alone = _flat(find(op, intra), n, group, where, gamma, per_node, {})
+        seconds = np.where(one, alone, seconds)
+    return seconds
 
 
 def _nccl(

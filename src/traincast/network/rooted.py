@@ -98,6 +98,11 @@ def _pieces(segments: float, fill: FloatArray, n: FloatArray, wire: Wire) -> Flo
     return np.clip(np.sqrt(fill * n * wire.beta / wire.alpha), 1, np.maximum(n, 1))
 
 
+def _adding(wire: Wire) -> Wire:
+    """Return the wire that picks pieces for a reduction, where a byte costs β + γ."""
+    return Wire(alpha=wire.alpha, beta=wire.beta + wire.gamma)
+
+
 @register("reduce", "flat", source=ONE_TO_ALL)
 def reduce_flat(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     """The root receives and adds the vector of every other rank in turn: (p−1)(α + nβ + nγ)."""
@@ -151,7 +156,7 @@ def fold_halves(n: FloatArray, rest: FloatArray) -> Terms:
 @register("reduce", "double-tree", source=TWO_TREE, options=("segments",))
 def reduce_double_tree(n: FloatArray, p: FloatArray, wire: Wire, *, segments: float = 0) -> Terms:
     """The two-tree broadcast backwards, adding each piece: (2h + k)(α + n/k·(β + γ))."""
-    down = broadcast_double_tree(n, p, wire, segments=segments)
+    down = broadcast_double_tree(n, p, _adding(wire), segments=segments)
     return Terms(
         messages=down.messages, moved=down.moved, reduced=down.moved, sent=n, total=down.total
     )
@@ -166,7 +171,7 @@ def reduce_double_tree(n: FloatArray, p: FloatArray, wire: Wire, *, segments: fl
 )
 def reduce_chain(n: FloatArray, p: FloatArray, wire: Wire, *, segments: float = 0) -> Terms:
     """The chain broadcast backwards, adding each piece: (p − 2 + k)(α + n/k·(β + γ))."""
-    down = broadcast_chain(n, p, wire, segments=segments)
+    down = broadcast_chain(n, p, _adding(wire), segments=segments)
     return Terms(
         messages=down.messages, moved=down.moved, reduced=down.moved, sent=n, total=down.total
     )
