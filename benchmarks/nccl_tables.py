@@ -29,7 +29,7 @@ SYSTEMS = {
     "gb200": "gb200",
     "gb300": "gb300",
     "l40s": "l40s",
-    "rtx_pro_6000_server": "rtx-pro-6000",
+    "rtx_pro_6000_server": "rtx-pro-6000",  # the catalog has the workstation's board
 }
 DEEPBENCH = {
     "NVIDIA GTX 1080 Ti": "gtx-1080-ti",

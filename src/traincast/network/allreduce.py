@@ -76,7 +76,7 @@ def double_tree(n: FloatArray, p: FloatArray, wire: Wire, *, segments: float = 0
     )
 
 
-@register("all-reduce", "recursive-doubling", source=f"{TRG}, section 4.5")
+@register("all-reduce", "recursive-doubling", source=f"{TRG}")
 def recursive_doubling(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     """Exchange the whole vector with the rank at distance 1, 2, 4, …: lg p·(α + nβ + nγ).
 
@@ -115,7 +115,7 @@ def butterfly(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     )
 
 
-@register("all-reduce", "rabenseifner", source=f"Rabenseifner, 1997; {TRG}, section 4.5")
+@register("all-reduce", "rabenseifner", source=f"Rabenseifner, 1997; {TRG}")
 def rabenseifner(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     """Reduce-scatter by recursive halving, all-gather by recursive doubling.
 
@@ -137,7 +137,7 @@ def rabenseifner(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
 @register(
     "all-reduce",
     "parameter-server",
-    source="Li et al., OSDI 2014; Jia et al. (OptCNN), ICML 2018, section 4",
+    source="Li et al., OSDI 2014; Jia et al. (OptCNN), ICML 2018",
     options=("servers", "dedicated"),
 )
 def parameter_server(

@@ -31,14 +31,14 @@ def send(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     return Terms(messages=one, moved=n, reduced=0 * n, sent=n, total=n)
 
 
-@register("all-gather", "ring", source=f"{TRG}, section 4.1", neighbours=True)
+@register("all-gather", "ring", source=f"{TRG}", neighbours=True)
 def all_gather_ring(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     """p−1 times, pass the block that came last on to the next: (p−1)α + (p−1)/p·nβ."""
     moved = (p - 1) / p * n
     return Terms(messages=p - 1, moved=moved, reduced=0 * n, sent=moved, total=(p - 1) * n)
 
 
-@register("all-gather", "bruck", source=f"{BRUCK}; {TRG}, section 4.1")
+@register("all-gather", "bruck", source=f"{BRUCK}; {TRG}")
 def all_gather_bruck(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     """Double what one holds each round, from rank i + 2^k; the last round fetches what is missing.
 
@@ -48,7 +48,7 @@ def all_gather_bruck(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     return Terms(messages=ceil_log2(p), moved=moved, reduced=0 * n, sent=moved, total=(p - 1) * n)
 
 
-@register("all-gather", "recursive-doubling", source=f"{TRG}, section 4.1")
+@register("all-gather", "recursive-doubling", source=f"{TRG}")
 def all_gather_doubling(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     """Exchange all one holds with the rank at distance 1, 2, 4, …: lg p·α + (p−1)/p·nβ.
 
@@ -87,13 +87,13 @@ def reduce_scatter_ring(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     return Terms(messages=p - 1, moved=moved, reduced=moved, sent=moved, total=(p - 1) * n)
 
 
-@register("reduce-scatter", "pairwise", source=f"{TRG}, section 4.4")
+@register("reduce-scatter", "pairwise", source=f"{TRG}")
 def reduce_scatter_pairwise(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     """In step k send rank i+k its block and add what rank i−k sends: (p−1)α + (p−1)/p·n(β + γ)."""
     return reduce_scatter_ring(n, p, wire)
 
 
-@register("reduce-scatter", "recursive-halving", source=f"{TRG}, section 4.4")
+@register("reduce-scatter", "recursive-halving", source=f"{TRG}")
 def reduce_scatter_halving(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     """Exchange half of the vector, then a quarter, …: lg p·α + (p−1)/p·n(β + γ).
 
@@ -127,14 +127,14 @@ def _uneven_rounds(p: FloatArray) -> FloatArray:
     return power - 1 + np.where(rest > 0, extra, 0)
 
 
-@register("all-to-all", "pairwise", source=f"{TRG}, section 4.3")
+@register("all-to-all", "pairwise", source=f"{TRG}")
 def all_to_all_pairwise(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     """In step k exchange a block with ranks i ± k: (p−1)α + (p−1)/p·nβ."""
     moved = (p - 1) / p * n
     return Terms(messages=p - 1, moved=moved, reduced=0 * n, sent=moved, total=(p - 1) * n)
 
 
-@register("all-to-all", "bruck", source=f"{BRUCK}; {TRG}, section 4.3")
+@register("all-to-all", "bruck", source=f"{BRUCK}; {TRG}")
 def all_to_all_bruck(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     """In round k send rank i + 2^k all blocks whose remaining distance has bit k set.
 

@@ -1,8 +1,7 @@
 """Two published tables of collective costs, entry by entry, for the estimators that use them.
 
-From PyDTNN, the library behind Castelló et al., "Analyzing the impact of the MPI allreduce in
-distributed training of convolutional neural networks", Computing 105(5), 2023, and PDP 2021
-(github.com/hpca-uji/PyDTNN at a985779). `bta` is called a binary tree there and `vdg` van de Geijn.
+From PyDTNN, the library behind Castelló et al., PDP 2021 (github.com/hpca-uji/PyDTNN at a985779).
+`bta` is called a binary tree there and `vdg` van de Geijn.
 No machine runs exactly this, so `fastest` never chooses it: the two all-reduce entries look
 exchanged (`bta` has Rabenseifner's cost, `vdg` a tree's with one of its two latencies), a broadcast
 by tree has three latencies a level, a gather costs as much as a broadcast, and log2 is not rounded

@@ -32,20 +32,20 @@ def broadcast_flat(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     return Terms(messages=p - 1, moved=moved, reduced=0 * n, sent=moved, total=moved)
 
 
-@register("broadcast", "binomial", source=f"{TRG}, section 4.2")
+@register("broadcast", "binomial", source=f"{TRG}")
 def broadcast_binomial(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     """Each round, every rank that has the vector sends it to one that has not: ⌈lg p⌉(α + nβ)."""
     depth = ceil_log2(p)
     return Terms(messages=depth, moved=depth * n, reduced=0 * n, sent=depth * n, total=(p - 1) * n)
 
 
-@register("broadcast", "van-de-geijn", source=f"Barnett et al., 1994; {TRG}, section 4.2")
+@register("broadcast", "van-de-geijn", source=f"Barnett et al., 1994; {TRG}")
 def broadcast_van_de_geijn(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     """Scatter, then ring all-gather: (⌈lg p⌉ + p − 1)α + 2(p−1)/p·nβ."""
     return scatter_binomial(n, p, wire) + all_gather_ring(n, p, wire)
 
 
-@register("broadcast", "recursive-doubling", source=f"{TRG}, section 4.2: medium messages")
+@register("broadcast", "recursive-doubling", source=f"{TRG}: medium messages")
 def broadcast_doubling(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     """Scatter, then all-gather by recursive doubling: 2 lg p·α + 2(p−1)/p·nβ."""
     return scatter_binomial(n, p, wire) + all_gather_doubling(n, p, wire)
@@ -110,14 +110,14 @@ def reduce_flat(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     return Terms(messages=p - 1, moved=moved, reduced=moved, sent=n, total=moved)
 
 
-@register("reduce", "binomial", source=f"{TRG}, section 4.5")
+@register("reduce", "binomial", source=f"{TRG}")
 def reduce_binomial(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     """The broadcast backwards, adding: ⌈lg p⌉(α + nβ + nγ)."""
     depth = ceil_log2(p)
     return Terms(messages=depth, moved=depth * n, reduced=depth * n, sent=n, total=(p - 1) * n)
 
 
-@register("reduce", "rabenseifner", source=f"Rabenseifner, 1997; {TRG}, section 4.5")
+@register("reduce", "rabenseifner", source=f"Rabenseifner, 1997; {TRG}")
 def reduce_rabenseifner(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     """Reduce-scatter by recursive halving, then binomial gather.
 
@@ -184,7 +184,7 @@ def scatter_flat(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     return Terms(messages=p - 1, moved=moved, reduced=0 * n, sent=moved, total=moved)
 
 
-@register("scatter", "binomial", source=f"{TRG}, section 4.2")
+@register("scatter", "binomial", source=f"{TRG}")
 def scatter_binomial(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     """Give a child all blocks of its subtree, the largest subtree first: ⌈lg p⌉α + (p−1)/p·nβ.
 
@@ -203,7 +203,7 @@ def gather_flat(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     return Terms(messages=p - 1, moved=moved, reduced=0 * n, sent=n / p, total=moved)
 
 
-@register("gather", "binomial", source=f"{TRG}, section 4.2")
+@register("gather", "binomial", source=f"{TRG}")
 def gather_binomial(n: FloatArray, p: FloatArray, wire: Wire) -> Terms:
     """The scatter backwards: ⌈lg p⌉α + (p−1)/p·nβ.
 

@@ -4,7 +4,7 @@ Hockney's model. A message of m bytes takes α + m·β seconds, adding m receive
 takes m·γ. Every rank can send and receive at the same time, one message each (one port, full
 duplex), and every pair is equally far. An algorithm is then three counts, and its time is
 `messages·α + moved·β + reduced·γ` (Thakur, Rabenseifner and Gropp, "Optimization of Collective
-Communication Operations in MPICH", IJHPCA 19(1), 2005, section 3).
+Communication Operations in MPICH", IJHPCA 19(1), 2005).
 
 Known inaccuracy: no congestion, no cost per byte of packing, no start-up skew between ranks.
 """
