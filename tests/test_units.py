@@ -17,6 +17,8 @@ from traincast.units import format_bytes, format_seconds, format_si, parse_count
         ("80GiB", "bytes", 80 * 2**30),
         ("1.5 MiB", "bytes", 1.5 * 2**20),
         ("512 B", "bytes", 512),
+        ("4 KiB", "bytes", 4096),
+        ("2 TiB", "bytes", 2 * 2**40),
         ("3.35 TB/s", "bytes/s", 3.35e12),
         ("100 Gbit/s", "bytes/s", 12.5e9),
         ("10 Gb/s", "bytes/s", 1.25e9),

@@ -45,35 +45,21 @@ def device(**changes: Any) -> Device:
 
 
 def kernel(
-    family: str,
-    *,
-    flops: float = 0,
-    ops: float = 0,
-    read: float = 0,
-    write: float = 0,
-    dims: tuple[float, float, float, float] = (0, 0, 0, 0),
-    launches: float = 1,
-    done: float = 1,
+    family: str, *, dims: tuple[float, float, float, float] = (0, 0, 0, 0), **columns: float
 ) -> Kernels:
-    def column(value: float) -> Any:
-        return np.array([float(value)])
-
+    """Return a table of one kernel; a share that is not given is 1, any other column 0."""
+    given_columns = {name: np.array([float(value)]) for name, value in columns.items()}
     zero = np.zeros(1, dtype=np.int64)
-    return Kernels(
-        zero,
-        zero,
-        zero + FAMILIES.index(family),
-        column(flops),
-        column(ops),
-        column(read),
-        column(write),
-        np.array([dims], dtype=np.float64),
-        column(launches),
-        column(done),
-        ("kernel",),
-        np.zeros(1),
-        np.zeros(1),
-    )
+    made = {
+        **{name: np.ones(1) for name in Kernels._fields},
+        **{name: np.zeros(1) for name in ("flops", "ops", "read", "write", "extra", "workspace")},
+        "op_class": zero,
+        "phase": zero,
+        "family": zero + FAMILIES.index(family),
+        "dims": np.array([dims], dtype=np.float64),
+        "names": ("kernel",),
+    }
+    return Kernels(**(made | given_columns))
 
 
 def seconds(kernels: Kernels, on: Device, precision: str = "bf16", layout: str = "nhwc") -> float:

@@ -327,8 +327,16 @@ def test_attention_by_separate_products() -> None:
         ("_softmax", 0),
         ("bmm", PV),
     ]
-    assert found.forward[0].write == scores
-    assert found.forward[3].read == scores + 4 * 252
+    q, k, v, y = 4 * 240, 4 * 336, 4 * 252, 4 * 180
+    assert [(n.read, n.write) for n in found.forward] == [
+        (q + k, scores),
+        (scores, scores),
+        (scores, scores),
+        (scores + v, y),
+    ]
+    products = [(n.read, n.write) for n in found.data if n.name == "bmm"]
+    # dP = dY·Vᵀ, dV = Pᵀ·dY, dQ = dS·K, dK = dSᵀ·Q
+    assert products == [(y + v, scores), (scores + y, v), (scores + k, q), (scores + q, k)]
     assert sum(k.flops for k in found.data) == 2 * QK + 2 * PV
     assert [k.name for k in found.data].count("_softmax_backward_data") == 1
     assert found.saved == (0, 1, 2)

@@ -156,6 +156,12 @@ def test_a_graph_that_holds_for_one_size_only() -> None:
         predict(made, "h200", seq=65)
 
 
+def test_what_was_assumed_about_the_loss_matters_in_training_only() -> None:
+    made = replace(zoo_graph("resnet18"), notes=("loss assumed", "made by hand"))
+    assert predict(made, "h200").notes == ("loss assumed", "made by hand")
+    assert predict(made, "h200", inference=True).notes == ("made by hand",)
+
+
 def test_totals_of_a_run() -> None:
     """1,000 samples in batches of 32 are 32 steps an epoch, the last one partly filled."""
     found = predict("resnet18", "h200", batch=32, dataset_size=1000, epochs=3, price_per_hour=7.2)
