@@ -281,6 +281,7 @@ def heat_map(
     right, bottom, top = width - 26.0, height - (50.0 if x_label else 32.0), top + 40
     cell_w, cell_h = (right - left) / len(x), (bottom - top) / len(y)
     inked = cell_w >= 34 and cell_h >= 15
+    figures: list[str] = []
     for i, row in enumerate(z):
         cy = bottom - (i + 1) * cell_h
         for j, value in enumerate(row):
@@ -289,9 +290,10 @@ def heat_map(
             parts.append(_box(cx, cy, cell_w + 0.3, cell_h + 0.3, _shade(value / most), tip=tip))
             if inked:
                 ink = "#ffffff" if abs(value / most) > 0.62 else INK
-                shown = _text(cx + cell_w / 2, cy + cell_h / 2 + 4, z_format(value), _TINY,
-                              "middle", ink)  # fmt: skip
-                parts.append(shown)
+                # Over the curve, on a seam of the cell's own colour.
+                seam = f' paint-order="stroke" stroke="{_shade(value / most)}" stroke-width="4"'
+                figures.append(_text(cx + cell_w / 2, cy + cell_h / 2 + 4, z_format(value), _TINY,
+                                     "middle", ink, seam))  # fmt: skip
     parts += _cell_labels(labels, left, bottom, cell_h, 16, across=False)
     parts += _cell_labels([x_format(v) for v in x], left, bottom, cell_w, 58, across=True)
     spots = [(left + (_rank(x, a) + 0.5) * cell_w, bottom - (_rank(y, b) + 0.5) * cell_h)
@@ -303,7 +305,7 @@ def heat_map(
                 f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{thick}" '
                 'stroke-linecap="round" stroke-linejoin="round"/>'
             )
-    parts += _axis_names(left, right, top, bottom, x_label, y_label)
+    parts += figures + _axis_names(left, right, top, bottom, x_label, y_label)
     parts += _colour_bar(left, right, top - 26, most, z_format, low_label, high_label)
     return _document(width, height, title, parts)
 
