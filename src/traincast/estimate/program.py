@@ -304,6 +304,7 @@ class Kernels(NamedTuple):
     """(kernels, 4): rows, columns, depth, batch."""
     launches: Floats
     done: Floats
+    fast: Floats
     names: tuple[str, ...]
     extra: Floats
     """For each class: bytes kept for backward beside tensors."""
@@ -330,12 +331,12 @@ def kernels_of(program: Program, batch: int, seq: int) -> Kernels:
             for k in kernels:
                 rows.append(
                     (index, phase, _FAMILY[k.family], k.flops, k.ops, k.read, k.write, *k.dims,
-                     k.launches, k.done)
+                     k.launches, k.done, k.fast)
                 )  # fmt: skip
                 names.append(k.name)
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), 13)
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), 14)
     whole = table[:, :3].astype(np.int64)
     return Kernels(
         whole[:, 0], whole[:, 1], whole[:, 2], table[:, 3], table[:, 4], table[:, 5], table[:, 6],
-        table[:, 7:11], table[:, 11], table[:, 12], tuple(names), extra, workspace,
+        table[:, 7:11], table[:, 11], table[:, 12], table[:, 13], tuple(names), extra, workspace,
     )  # fmt: skip

@@ -163,7 +163,11 @@ def price(
     rate = best * np.where(attention, 1.0, fill(kernels.dims, device.units))
     # A product too thin for matrix units runs no slower than on the ordinary ones.
     rate = np.where(matrix & ~thin, np.maximum(rate, vector * 0.25), vector)
-    compute = (np.where(matrix, kernels.flops * kernels.done, 0.0) + kernels.ops * ~matrix) / rate
+    work = np.where(matrix, kernels.flops * kernels.done, 0.0)
+    if precision.peak == "fp32" and "fp32" not in device.matrix_flops:
+        # Winograd saves multiplications but adds transforms: worth about half of what it saves.
+        work = work * (1.0 + kernels.fast) / 2.0
+    compute = (work + kernels.ops * ~matrix) / rate
     traffic = kernels.read + kernels.write
     bandwidth = device.memory_bandwidth * np.where(thin, eff.depthwise, eff.bandwidth)
     memory = traffic / bandwidth

@@ -39,6 +39,8 @@ class Kernel(NamedTuple):
     """Number of launches that this entry stands for."""
     done: float = 1
     """Share of `flops` that is really executed (causal attention skips about half)."""
+    fast: float = 1
+    """Share of `flops` that a fast algorithm needs, where one exists (Winograd: 4/9)."""
 
 
 class Arg(NamedTuple):
