@@ -126,10 +126,15 @@ def refit(runs: list[Run]) -> None:
         limits = max(0, x[5] - np.log(4e-6)) ** 2 + 2 * max(0, np.log(0.55) - x[3]) ** 2
         return total / len(rows) + float(prior.sum()) + limits
 
+    options = {"maxfev": 600}
+    best = minimize(loss, start, args=(good,), method="Nelder-Mead", options=options)
+    shown = ", ".join(f"{n}={v:.3g}" for n, v in zip(FITTED, np.exp(best.x), strict=True))
+    print(f"fitted on all: {shown}", flush=True)
+    start = best.x
     kinds: dict[str, list[float]] = {"host": [], "device": []}
     for model in sorted({r.model for r in good}):
         others = [r for r in good if r.model != model]
-        options = {"maxfev": 150}
+        options = {"maxfev": 120}
         found = minimize(loss, start, args=(others,), method="Nelder-Mead", options=options)
         for run in good:
             if run.model == model:

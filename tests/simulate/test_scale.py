@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from traincast.errors import InvalidValueError, UnknownNameError
 from traincast.estimate.optimizer import optimizer_named
-from traincast.estimate.roofline import estimator_named
+from traincast.estimate.registry import estimator_named
 from traincast.graph.precision import PRECISIONS
 from traincast.hardware import load_cluster, load_device, load_link
 from traincast.ingest import zoo_graph

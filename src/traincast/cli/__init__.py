@@ -19,6 +19,7 @@ COMMANDS = {
     "manycore": ("manycore:manycore", "Predict a training run on a many-core CPU, by threads."),
     "calibrate": ("calibrate:calibrate", "Measure this machine for the models that need it."),
     "scale": ("scale:scale", "Predict how a step scales over devices and strategies."),
+    "compare": ("compare:compare", "Put all estimators side by side on the same work."),
     "validate": ("validate:validate", "Compare predictions with measured runs, row by row."),
     "explore": ("explore:explore", "Compare data and model parallelism over five axes."),
     "models": ("models:app", "List the built-in models, show one, or export its graph."),

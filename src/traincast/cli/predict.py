@@ -170,7 +170,7 @@ def _check_names(
 ) -> None:
     """Refuse an unknown name before a model is traced, which may take seconds."""
     from traincast.estimate.optimizer import optimizer_named
-    from traincast.estimate.roofline import estimator_named
+    from traincast.estimate.registry import estimator_named
     from traincast.graph.precision import precision_named
     from traincast.hardware import load_device
 

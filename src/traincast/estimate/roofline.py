@@ -16,12 +16,11 @@ of the two clocks is later.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from traincast.errors import UnknownNameError
-from traincast.estimate.program import FAMILIES, Floats, Kernels
+from traincast.estimate.program import FAMILIES, Floats, Kernels, Program
 from traincast.graph.precision import Precision
 from traincast.hardware import Device
 
@@ -59,8 +58,8 @@ class Efficiency:
 
 TIERS: dict[str, Efficiency] = {
     "datacenter-gpu": Efficiency(
-        gemm=0.69, conv=0.61, attention=0.70, vector=0.5, bandwidth=0.55, depthwise=0.05,
-        gap_s=4e-6, dispatch_s=33e-6, backward_dispatch=1.33,
+        gemm=0.68, conv=0.505, attention=0.80, vector=0.5, bandwidth=0.545, depthwise=0.043,
+        gap_s=4e-6, dispatch_s=38e-6, backward_dispatch=1.37,
     ),
     "consumer-gpu": Efficiency(
         gemm=0.75, conv=0.65, attention=0.65, vector=0.5, bandwidth=0.65, depthwise=0.08,
@@ -103,6 +102,18 @@ class Pricing:
         """0 compute, 1 memory traffic, 2 launch."""
 
 
+class OpTimes(NamedTuple):
+    """Seconds of ops from a model that prices whole layers instead of kernels."""
+
+    seconds: Floats
+    """(ops, 2): forward and backward."""
+    bound: Floats
+    """(ops, 3): the same, by what bounds the op."""
+    update_s: float
+    """Of the optimizer update."""
+    notes: tuple[str, ...]
+
+
 class Estimator(Protocol):
     """Seconds of kernels on a device, and on what that rests."""
 
@@ -121,6 +132,14 @@ class Estimator(Protocol):
         self, kernels: Kernels, device: Device, precision: Precision, layout: str = "nchw"
     ) -> Pricing:
         """Return seconds for every kernel."""
+
+
+@runtime_checkable
+class LayerEstimator(Protocol):
+    """An estimator that prices whole layers."""
+
+    def times(self, program: Program, device: Device, batch: int, seq: int) -> OpTimes:
+        """Return the seconds of every op of a program, and of the update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +204,3 @@ def fill(dims: Floats, units: int) -> Floats:
     waves = tiles * np.maximum(depth / _SPLIT, 1.0) / units
     filled: Floats = 1.0 / (1.0 + 0.5 / waves + 32.0 / depth + 16.0 / columns + 16.0 / rows)
     return filled
-
-
-ESTIMATORS: dict[str, Estimator] = {"roofline": Roofline()}
-
-
-def estimator_named(name: str) -> Estimator:
-    """Return the estimator of a name."""
-    if name not in ESTIMATORS:
-        raise UnknownNameError("estimator", name, ESTIMATORS, f"(known: {', '.join(ESTIMATORS)})")
-    return ESTIMATORS[name]

@@ -11,7 +11,7 @@ from traincast.errors import InvalidValueError
 from traincast.estimate.intervals import interval
 from traincast.estimate.optimizer import optimizer_named
 from traincast.estimate.program import program_of
-from traincast.estimate.roofline import estimator_named
+from traincast.estimate.registry import estimator_named
 from traincast.graph import Graph
 from traincast.graph.precision import Precision, precision_named
 from traincast.hardware import Device, load_device
@@ -92,7 +92,7 @@ def predict(
         estimator=engine.name,
         basis=engine.basis,
         totals=None,
-        notes=_notes(graph, plan, unit, how),
+        notes=(*_notes(graph, plan, unit, how), *step.notes),
     )
     return replace(found, totals=_totals(found, dataset_size, epochs, tokens, price_per_hour))
 

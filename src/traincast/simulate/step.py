@@ -12,7 +12,7 @@ import numpy as np
 
 from traincast.estimate.optimizer import Optimizer
 from traincast.estimate.program import FAMILIES, Floats, Kernels, Program, kernels_of
-from traincast.estimate.roofline import Efficiency, Estimator
+from traincast.estimate.roofline import Efficiency, Estimator, LayerEstimator
 from traincast.graph import DTYPE_BYTES, elements
 from traincast.hardware import Device
 
@@ -70,6 +70,8 @@ class Step:
     """Bytes it moves."""
     unpriced: dict[str, float]
     """Ops without a formula, with their share of the bytes moved."""
+    notes: tuple[str, ...] = ()
+    """What the estimator has to say of this step."""
 
     @property
     def device_s(self) -> dict[str, float]:
@@ -147,11 +149,17 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
         update, host, moved = update_seconds(program, device, efficiency, plan.optimizer)
     op_bytes = per_op(traffic)
     total = float(op_bytes.sum()) * plan.accumulate + moved
+    seconds = per_op(priced.seconds)
+    notes: tuple[str, ...] = ()
+    if isinstance(estimator, LayerEstimator):
+        whole = estimator.times(program, device, plan.batch, plan.seq)
+        seconds, bound, notes = whole.seconds, whole.bound, whole.notes
+        update = whole.update_s if plan.training else 0.0
     return Step(
         program=program,
         plan=plan,
         kernels=kernels,
-        op_seconds=per_op(priced.seconds),
+        op_seconds=seconds,
         op_host=_host(program, kernels, efficiency) * _host_share(plan),
         op_flops=per_op(kernels.flops),
         op_bytes=op_bytes,
@@ -160,6 +168,7 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
         update_host_s=host if plan.eager else 0.0,
         update_bytes=moved,
         unpriced=_unpriced(program, kernels, traffic, total),
+        notes=notes,
     )
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from traincast.errors import InvalidValueError, UnknownNameError
+from traincast.errors import InvalidValueError
 from traincast.estimate.optimizer import optimizer_named
-from traincast.estimate.roofline import ESTIMATORS, estimator_named
+from traincast.estimate.registry import estimator_named
 from traincast.graph import Graph
 from traincast.graph.precision import precision_named
 from traincast.hardware import Cluster, load_cluster, load_device
@@ -59,11 +59,7 @@ def study(graph: Graph, request: Request) -> list[ScaleRow]:
     """Return a row for each strategy, scheme and device count."""
     if request.estimator in WHOLE_STEP:
         return _paleo(graph, request)
-    if request.estimator not in ESTIMATORS:
-        known = (*ESTIMATORS, *WHOLE_STEP)
-        raise UnknownNameError(
-            "estimator", request.estimator, known, f"(known: {', '.join(known)})"
-        )
+    engine = estimator_named(request.estimator)
     counts = _counts(request)
     cluster = _cluster(request, max(counts))
     unit = cluster.device if isinstance(cluster, Cluster) else load_device(request.device)
@@ -79,7 +75,7 @@ def study(graph: Graph, request: Request) -> list[ScaleRow]:
         graph,
         unit,
         cluster,
-        estimator_named(request.estimator),
+        engine,
         how,
         plan,
         devices=counts,

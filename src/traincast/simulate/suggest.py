@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from traincast.errors import PredictionError
 from traincast.estimate.program import program_of
-from traincast.estimate.roofline import estimator_named
+from traincast.estimate.registry import estimator_named
 from traincast.graph.precision import PRECISIONS, Precision
 from traincast.simulate.fit import default_precision, largest_batch, step_memory
 from traincast.simulate.prediction import Prediction, Suggestion

@@ -202,7 +202,7 @@ def _predicted(
 
 
 def _engine(name: str) -> Any:
-    from traincast.estimate.roofline import estimator_named
+    from traincast.estimate.registry import estimator_named
 
     return estimator_named(name)
 

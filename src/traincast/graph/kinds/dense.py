@@ -230,7 +230,7 @@ def _rnn(c: Case) -> Costs:
     Gate values are kept for backward, as cuDNN's reserve space does.
     """
     x, y = c.ins[0], c.outs[0]
-    weights = tuple(a for a in c.ins[1:] if a.role == "parameter")
+    weights = c.ins[1:]
     matrices = tuple(a for a in weights if len(a.shape) == 2)
     gates = {"lstm": 4, "gru": 3}.get(str(c.attrs["cell"]), 1)
     layers = int(c.number("layers", 1))

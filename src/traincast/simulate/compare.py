@@ -1,0 +1,137 @@
+"""All estimators on the same work: how long each takes it to be, and over which ops they differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from traincast.errors import TraincastError
+from traincast.estimate.registry import ESTIMATORS
+from traincast.graph import Graph
+from traincast.hardware import Device
+from traincast.simulate.predict import predict
+from traincast.simulate.prediction import Prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opinion:
+    """One estimator's view of a step; seconds."""
+
+    estimator: str
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    step_s: float
+    notes: tuple[str, ...] = ()
+    problem: str | None = None
+    """Why it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """One layer by several estimators, forward and backward on the device; seconds."""
+
+    layer: str
+    seconds: dict[str, float]
+    """By estimator."""
+
+    @property
+    def spread(self) -> float:
+        """Longest minus shortest: what this layer adds to the estimators' difference."""
+        return max(self.seconds.values()) - min(self.seconds.values())
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Comparison:
+    """What the estimators say."""
+
+    graph: Graph
+    device: Device
+    batch: int
+    seq: int
+    precision: str
+    opinions: tuple[Opinion, ...]
+    disagreements: tuple[Disagreement, ...]
+    """Largest spread first."""
+
+
+def compare(graph: Graph, device: Device, **options: Any) -> Comparison:
+    """Return every estimator's view of a training step; options as for `predict`."""
+    opinions: list[Opinion] = []
+    found: dict[str, Prediction] = {}
+    for name in ESTIMATORS:
+        try:
+            prediction = predict(graph, device, estimator=name, **options)
+        except TraincastError as error:
+            opinions.append(
+                Opinion(
+                    estimator=name, forward_s=0, backward_s=0, optimizer_s=0, step_s=0,
+                    problem=str(error),
+                )
+            )  # fmt: skip
+            continue
+        found[name] = prediction
+        phases = prediction.step.phase_s
+        opinions.append(
+            Opinion(
+                estimator=name,
+                forward_s=phases["forward"],
+                backward_s=phases["backward"],
+                optimizer_s=phases["optimizer"],
+                step_s=prediction.seconds,
+                notes=prediction.step.notes,
+            )
+        )
+    first = next(iter(found.values()))
+    opinions += _many_core(graph, device, first)
+    return Comparison(
+        graph=graph,
+        device=device,
+        batch=first.step.plan.batch,
+        seq=first.step.plan.seq,
+        precision=first.precision,
+        opinions=tuple(opinions),
+        disagreements=_disagreements(found),
+    )
+
+
+def _disagreements(found: dict[str, Prediction]) -> tuple[Disagreement, ...]:
+    layers: dict[str, dict[str, float]] = {}
+    for name, prediction in found.items():
+        step = prediction.step
+        seconds = step.op_seconds.sum(axis=1) * step.plan.accumulate
+        index: dict[str, int] = {}
+        at = np.array([index.setdefault(layer, len(index)) for layer in step.program.layers])
+        totals = np.bincount(at, seconds, len(index))
+        for layer, i in index.items():
+            layers.setdefault(layer, dict.fromkeys(found, 0.0))[name] = float(totals[i])
+    rows = [Disagreement(layer=layer, seconds=seconds) for layer, seconds in layers.items()]
+    return tuple(sorted(rows, key=lambda row: -row.spread))
+
+
+def _many_core(graph: Graph, device: Device, shown: Prediction) -> list[Opinion]:
+    """Return model A of Viebke et al. for a CPU with all its threads; nothing for other devices."""
+    if device.tier not in ("cpu", "manycore"):
+        return []
+    from traincast.estimate.viebke import Factors, machine_of, work_of
+
+    plan = shown.step.plan
+    machine, factors = machine_of(device), Factors()
+    work, notes = work_of(graph, seq=plan.seq or None)
+    share = machine.cpi_at(machine.threads) * plan.batch / machine.threads / machine.clock_hz
+    forward, backward = (
+        factors.forward * work.forward * share,
+        factors.backward * work.backward * share,
+    )
+    return [
+        Opinion(
+            estimator="viebke-a",
+            forward_s=forward,
+            backward_s=backward,
+            optimizer_s=0.0,
+            step_s=forward + backward,
+            notes=("contention of memory is left out: it has to be measured", *notes),
+        )
+    ]
