@@ -8,6 +8,10 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from traincast.cli.options import above_zero, count, flag, load_model, option
+from traincast.errors import InvalidValueError
+
+MOST = 10**6
+"""Devices beyond which no cluster goes."""
 
 _WORK = Group("What to train", sort_key=1)
 _WHERE = Group("Where", sort_key=2)
@@ -35,9 +39,11 @@ def scale(
     optimizer: Annotated[str, option("NAME", group=_HOW)] = "adamw",
     accumulate: Annotated[str, option("N", group=_HOW)] = "1",
     layout: Annotated[str, option("NAME", group=_HOW)] = "nchw",
+    servers: Annotated[str | None, option("N", group=_HOW)] = None,
     no_overlap: Annotated[bool, flag(group=_HOW)] = False,
     bucket_mb: Annotated[str, option("MB", group=_HOW)] = "26.2144",
     estimator: Annotated[str, option("NAME", group=_HOW)] = "roofline",
+    step_ms: Annotated[str | None, option("MS", group=_HOW)] = None,
     rules: Annotated[str, option("NAME", group=_PALEO)] = "paper",
     software: Annotated[str | None, option("NAME", group=_PALEO)] = None,
     algorithms: Annotated[str, option("NAME", group=_PALEO)] = "gemm",
@@ -73,8 +79,9 @@ def scale(
         data, model (every layer split by channel), hybrid (dense layers split, the rest data
         parallel), or several of them.
     scheme
-        How gradients are reduced: auto, ring, double-tree, parameter-server, nccl and others; for
-        paleo one-to-all, tree, butterfly, butterfly-mixing. One or several.
+        How gradients are reduced: auto (NCCL on GPUs), ring, double-tree, parameter-server,
+        hierarchical and others; for paleo one-to-all, tree, butterfly, butterfly-mixing. One or
+        several.
     scaling
         weak (the batch grows with the devices) or strong (it is divided among them).
     precision
@@ -85,12 +92,18 @@ def scale(
         Forward and backward passes before each update.
     layout
         Memory order of images: nchw, or nhwc (channels_last).
+    servers
+        Parameter servers, with --scheme parameter-server; by default one on each node.
     no_overlap
         Reduce gradients after backward instead of during it.
     bucket_mb
         Size of a gradient bucket in 10^6 bytes.
     estimator
-        roofline, or the published model paleo.
+        roofline, or a published model: paleo (a whole-step model with schemes and networks of its
+        own) or castello.
+    step_ms
+        A step that you measured on one device: compute is stretched to it, so that only
+        communication is predicted.
     rules
         Rule set: paper, or head (the authors' last commit).
     software
@@ -112,26 +125,28 @@ def scale(
     json
         Print JSON with units in the key names instead of a table.
     """
-    from traincast.errors import InvalidValueError
     from traincast.report.charts import check_plot, write_chart
-    from traincast.report.files import write_text
+    from traincast.report.files import check_writable, write_text
     from traincast.report.output import show
     from traincast.report.scale import Totals, row_dict, scale_chart, scale_csv, scale_dict
     from traincast.report.scale import scale_table as table
-    from traincast.simulate.study import Request, study
+    from traincast.simulate.study import Request, study, study_notes
 
+    for path in filter(None, (csv, plot)):
+        check_writable(path)
     check_plot(plot)
     samples, many = count("--dataset-size", dataset_size), above_zero("--epochs", epochs)
     price = above_zero("--price-per-hour", price_per_hour)
     if samples is None and (many is not None or price is not None):
         raise InvalidValueError("--epochs and --price-per-hour need --dataset-size")
+    measured = above_zero("--step-ms", step_ms)
     request = Request(
         device=device,
         cluster=cluster,
         network=network,
-        devices=tuple(count("--devices", n) or 1 for n in _list(devices)),
-        strategies=tuple(_list(strategy)),
-        schemes=tuple(_list(scheme)),
+        devices=tuple(_devices(n) for n in _list("--devices", devices)),
+        strategies=tuple(_list("--strategy", strategy)),
+        schemes=tuple(_list("--scheme", scheme)),
         scaling=scaling,
         batch=count("--batch", batch),
         seq=count("--seq", seq),
@@ -146,23 +161,38 @@ def scale(
         software=software,
         algorithms=algorithms,
         pipeline=pipeline,
+        servers=count("--servers", servers),
+        measured_s=None if measured is None else measured / 1e3,
     )
     graph = load_model(model, image=count("--image", image), seq=request.seq)
     rows = study(graph, request)
     totals = Totals(None if samples is None else samples * (many or 1.0), price)
     title = f"{graph.name} on {cluster or device}, {scaling} scaling, {estimator}"
+    notes = study_notes(request, rows)
     if csv is not None:
         write_text(csv, scale_csv(rows, totals))
     if plot is not None:
         data = [row_dict(row, totals) for row in rows]
-        write_chart(plot, scale_chart(title, rows), title=title, rows=data)
+        write_chart(plot, scale_chart(title, rows), title=title, rows=data, notes=notes)
     if json:
-        show(scale_dict(graph.name, rows, totals))
+        show(scale_dict(graph.name, rows, totals, notes))
         return
-    show(table(title, rows, totals))
+    show(table(title, rows, totals, notes))
     for path in filter(None, (csv, plot)):
         show(f"Wrote {path}.")
 
 
-def _list(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
+def _list(name: str, text: str | None) -> list[str]:
+    """Split at commas; nothing twice."""
+    parts = [part.strip() for part in (text or "").split(",")]
+    if text is not None and not all(parts):
+        raise InvalidValueError(f"{name} {text!r} has an empty place; write one or several names")
+    return list(dict.fromkeys(part for part in parts if part))
+
+
+def _devices(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= MOST):
+        raise InvalidValueError(
+            f"--devices {text!r} is not a whole number from 1 to {MOST:,}; write 1,2,4,8"
+        )
+    return int(text)

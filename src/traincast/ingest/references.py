@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -23,8 +24,10 @@ from traincast.graph import Graph, graph_from_dict
 
 FORMS = (
     "a built-in NAME (see `traincast models`), torchvision:NAME, timm:NAME, hf:CONFIG.json, "
-    "FILE.py:FUNCTION, package.module:FUNCTION, FILE.onnx or FILE.json"
+    "FILE.py:FUNCTION, package.module:FUNCTION, FILE.onnx, FILE.json or paleo:NAME"
 )
+_PALEO = "paleo:"
+"""Names the networks of Paleo's authors, of which only some are built in as well."""
 
 
 def resolve(
@@ -43,6 +46,8 @@ def resolve(
     sequence) only. `root` is what relative files start from.
     """
     name, options = split_reference(reference)
+    if name.startswith(_PALEO) or (zoo_name(name) is None and name in _paleo_names()):
+        return _from_paleo(name.removeprefix(_PALEO), options, image)
     if ":" in name:
         return _traced(reference, name, options, image, seq, fixed, root)
     if name.endswith((".json", ".onnx", ".py")):
@@ -56,7 +61,7 @@ def is_traced(reference: str, image: int | None = None) -> bool:
     """Tell whether a reference names a network that PyTorch has to run, which takes seconds."""
     name, options = split_reference(reference)
     if ":" in name:
-        return True
+        return not name.startswith(_PALEO)
     return (image is not None or bool(options)) and zoo_name(name) is not None
 
 
@@ -95,6 +100,23 @@ def _traced(
         return probe.trace_source(source, fixed=fixed, seq=seq)
     except SystemExit as error:
         raise IngestError(probe.explain(reference, error, "running it")) from error
+
+
+def _paleo_names() -> list[str]:
+    from traincast.ingest.paleo import paleo_net_names
+
+    return paleo_net_names()
+
+
+def _from_paleo(name: str, options: dict[str, Any], image: int | None) -> Graph:
+    from traincast.ingest.paleo import load_paleo, paleo_net
+
+    names = _paleo_names()
+    if name not in names:
+        raise UnknownNameError("Paleo network", name, names, f"(known: {', '.join(names)})")
+    if options or image is not None:
+        raise InvalidValueError(f"{_PALEO}{name} is a fixed network; leave out `?` and image size")
+    return replace(load_paleo(paleo_net(name), where=name), name=name, source=f"{_PALEO}{name}")
 
 
 def _is_module(target: str) -> bool:

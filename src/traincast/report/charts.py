@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,18 @@ _STYLE = (
     "td,th{padding:.15em .6em;text-align:right;border-bottom:1px solid #e4e7eb}"
     "details{overflow-x:auto}.note{color:#6b7280;margin:.2em 0}"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One chart of a page."""
+
+    chart: str
+    """An SVG document."""
+    lines: Sequence[str] = ()
+    """Sentences below it."""
+    rows: Sequence[Mapping[str, Any]] = ()
+    """Its data, folded away; all with the keys of the first."""
 
 
 def check_plot(path: Path | None) -> None:
@@ -44,26 +57,17 @@ def write_chart(
     if kind == ".png":
         write_png(path, svg)
     else:
-        write_text(path, svg if kind == ".svg" else page(title, [svg], rows, notes))
+        html = page(title, [Section(chart=svg, rows=rows)], notes)
+        write_text(path, svg if kind == ".svg" else html)
 
 
-def page(
-    title: str,
-    charts: Sequence[str],
-    rows: Sequence[Mapping[str, Any]] = (),
-    notes: Sequence[str] = (),
-) -> str:
-    """Return a page that stands alone: the charts, and their data folded away below."""
-    parts = [f"<h1>{escape(title)}</h1>", *(f"<figure>{chart}</figure>" for chart in charts)]
-    if rows:
-        head = "".join(f"<th>{escape(key)}</th>" for key in rows[0])
-        body = "".join(
-            "<tr>" + "".join(f"<td>{_cell(v)}</td>" for v in row.values()) + "</tr>" for row in rows
-        )
-        parts.append(
-            "<details><summary>Data</summary><table><thead><tr>"
-            f"{head}</tr></thead><tbody>{body}</tbody></table></details>"
-        )
+def page(title: str, sections: Sequence[Section], notes: Sequence[str] = ()) -> str:
+    """Return a page that stands alone: the charts, each with its data folded away below."""
+    parts = [f"<h1>{escape(title)}</h1>"]
+    for section in sections:
+        parts.append(f"<figure>{section.chart}</figure>")
+        parts += [f"<p>{escape(line)}</p>" for line in section.lines]
+        parts += [_data(section.rows)] if section.rows else []
     parts += [f"<p class=note>{escape(line)}</p>" for line in notes]
     return (
         '<!doctype html>\n<html lang="en"><meta charset="utf-8">'
@@ -71,6 +75,17 @@ def page(
         f"<title>{escape(title)}</title><style>{_STYLE}</style>\n"
         + "\n".join(parts)
         + "\n</html>\n"
+    )
+
+
+def _data(rows: Sequence[Mapping[str, Any]]) -> str:
+    head = "".join(f"<th>{escape(key)}</th>" for key in rows[0])
+    body = "".join(
+        "<tr>" + "".join(f"<td>{_cell(v)}</td>" for v in row.values()) + "</tr>" for row in rows
+    )
+    return (
+        "<details><summary>Data</summary><table><thead><tr>"
+        f"{head}</tr></thead><tbody>{body}</tbody></table></details>"
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from traincast.report.charts import Section, page
 from traincast.report.fitted import Fitted, add_row, plain_table
 from traincast.report.svg import Line, Mark, heat_map, line_chart, stack
 from traincast.report.svg_axes import plain_format, powers_of_two, si_format
@@ -345,39 +345,8 @@ def _map(found: Exploration, sweep: Sweep) -> str:
 
 def to_html(found: Exploration) -> str:
     """Return one page with the charts, the crossings and every point; it needs nothing else."""
-    title = f"{found.model}: data against model parallelism"
-    parts = [f"<h1>{escape(title)}</h1>"]
-    for sweep in found.sweeps:
-        parts.append(f"<figure>{_chart(found, sweep)[0]}</figure>")
-        parts += [f"<p>{escape(line)}</p>" for line in crossing_lines(sweep)]
-        table = rows(sweep)
-        head = "".join(f"<th>{escape(key)}</th>" for key in table[0])
-        body = "".join(
-            "<tr>" + "".join(f"<td>{_cell(v)}</td>" for v in row.values()) + "</tr>"
-            for row in table
-        )
-        parts.append(
-            "<details><summary>Data</summary><table><thead><tr>"
-            f"{head}</tr></thead><tbody>{body}</tbody></table></details>"
-        )
-    parts += [f"<p class=note>{escape(line)}</p>" for line in notes(found)]
-    return (
-        '<!doctype html>\n<html lang="en"><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style>\n"
-        + "\n".join(parts)
-        + "\n</html>\n"
-    )
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else escape(str(value))
-
-
-_STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;color:#1f2933;max-width:780px;margin:2em auto;"
-    "padding:0 1em}h1{font-size:1.4em}figure{margin:1.5em 0 .5em}svg{max-width:100%;height:auto}"
-    "table{border-collapse:collapse;font-size:12px;font-variant-numeric:tabular-nums}"
-    "td,th{padding:.15em .6em;text-align:right;border-bottom:1px solid #e4e7eb}"
-    "details{overflow-x:auto}.note{color:#6b7280;margin:.2em 0}"
-)
+    sections = [
+        Section(chart=_chart(found, sweep)[0], lines=crossing_lines(sweep), rows=rows(sweep))
+        for sweep in found.sweeps
+    ]
+    return page(f"{found.model}: data against model parallelism", sections, notes(found))

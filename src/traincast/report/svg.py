@@ -29,6 +29,7 @@ class Line:
     """One line of a chart."""
 
     name: str
+    """As the legend has it; a line without a name is not in the legend."""
     x: Sequence[float]
     y: Sequence[float]
     """As many as x; a value that is not finite leaves a gap."""
@@ -169,9 +170,8 @@ def line_chart(
     parts, top = _heading(title, subtitle)
     turn = cycle(COLORS)
     colors = [line.color or next(turn) for line in lines]
-    legend, top = _legend(
-        [(line.name, c, line.dashed) for line, c in zip(lines, colors, strict=True)], width, top
-    )
+    named = [(line.name, c, line.dashed) for line, c in zip(lines, colors, strict=True)]
+    legend, top = _legend([entry for entry in named if entry[0]], width, top)
     frame = _Frame(
         top=top, width=width, height=height, log_x=log_x, log_y=log_y, x_format=x_format,
         y_format=y_format, x_ticks=x_ticks, x_label=x_label, y_label=y_label,

@@ -3,6 +3,16 @@
 Gradients of replicated parameters are all-reduced in buckets, in the order in which backward
 produces them; a bucket starts when its last gradient is ready and the one before it has ended, so
 most of it hides behind the rest of backward. Activations that a split layer needs are waited for.
+
+Parameter servers, as TensorFlow and MXNet arrange them (github.com/tensorflow/tensorflow,
+docs_src/performance/performance_models.md at 01fc22e: gradients are summed over the GPUs of a
+machine, and one sum goes to the servers, among which variables are spread by size): each node has
+one in the memory of its host, with 1/N of n bytes. Every device copies its gradients to its host
+and the new values back, over its link to the host at B_h; N hosts then exchange over ports of B_n:
+
+    2n / B_h + 2 (N−1) / K · n / B_n        K servers on N nodes, by default K = N
+
+Known inaccuracy: the host adds and updates at no cost, and devices do not share their way to it.
 """
 
 from __future__ import annotations
@@ -11,22 +21,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traincast.errors import InvalidValueError, UnknownNameError
 from traincast.estimate.program import Program, program_of
 from traincast.estimate.roofline import Estimator
 from traincast.graph import DTYPE_BYTES, Graph, elements
 from traincast.graph.precision import Precision
-from traincast.hardware import Cluster, Device, Link
-from traincast.network import collective_seconds
+from traincast.hardware import Cluster, Device, Link, load_link
+from traincast.network import algorithms, collective_seconds
 from traincast.parallel.shard import Sharded, shard_program
 from traincast.simulate.fit import step_memory
-from traincast.simulate.step import Plan, Step, simulate_step, update_seconds
+from traincast.simulate.step import Plan, Step, simulate_step
 
 STRATEGIES = ("data", "model", "hybrid")
 SCALINGS = ("weak", "strong")
+SERVERS = "parameter-server"
 BUCKET_BYTES = 25 * 2**20
 """Size of a gradient bucket, that of PyTorch's DistributedDataParallel."""
+_MOST = 10**6
+"""Devices beyond which no cluster goes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +70,13 @@ class ScaleRow:
     fits: bool | None = None
 
 
-def check_request(devices: Sequence[int], strategies: Sequence[str], scaling: str) -> None:
-    """Raise for device counts, strategies or a scaling that make no sense."""
+def check_request(
+    devices: Sequence[int], strategies: Sequence[str], scaling: str, batch: int = 0
+) -> None:
+    """Raise for device counts, strategies, a scaling or a batch that make no sense."""
     for count in devices:
-        if count < 1:
-            raise InvalidValueError(f"{count} devices: give whole numbers of at least 1")
+        if not 1 <= count <= _MOST:
+            raise InvalidValueError(f"{count} devices: give whole numbers from 1 to {_MOST:,}")
     for name in strategies:
         if name not in STRATEGIES:
             raise UnknownNameError(
@@ -68,6 +84,17 @@ def check_request(devices: Sequence[int], strategies: Sequence[str], scaling: st
             )
     if scaling not in SCALINGS:
         raise UnknownNameError("scaling", scaling, SCALINGS, "(known: weak, strong)")
+    for count in devices:
+        if batch:
+            _local_batch(batch, count, scaling)
+
+
+def check_scheme(name: str) -> None:
+    """Raise for a name that is no way to reduce gradients."""
+    known = ("auto", "nccl", "fastest", "hierarchical", *algorithms("all-reduce", candidates=True))
+    known = tuple(dict.fromkeys((*known, *algorithms("all-reduce"))))
+    if name.strip().lower().replace("_", "-") not in known:
+        raise UnknownNameError("scheme", name, known, f"(known: {', '.join(known)})")
 
 
 def scale(
@@ -84,23 +111,32 @@ def scale(
     scaling: str = "weak",
     bucket_bytes: float = BUCKET_BYTES,
     overlap: bool = True,
+    servers: int | None = None,
+    measured_s: float | None = None,
 ) -> list[ScaleRow]:
     """Return a row for each strategy, scheme and number of devices.
 
     `plan.batch` is the batch of each device in weak scaling and that of all together in strong
-    scaling, where it has to be a multiple of every number of devices.
+    scaling, where it has to be a multiple of every number of devices. `servers` is the number of
+    parameter servers, by default one a node. `measured_s` is what a step of `plan` really takes on
+    one device: all compute is stretched to it, and only communication is then predicted.
     """
-    check_request(devices, strategies, scaling)
+    check_request(devices, strategies, scaling, plan.batch)
+    for scheme in schemes:
+        check_scheme(scheme)
     program = program_of(graph, precision)
     alone = simulate_step(program, device, estimator, plan)
+    pace = 1.0 if measured_s is None else measured_s / alone.seconds
     rows = []
     for strategy in strategies:
         for scheme in schemes:
             for count in devices:
                 local = _local_batch(plan.batch, count, scaling)
-                study = _Study(program, device, where, estimator, replace(plan, batch=local))
+                study = _Study(
+                    program, device, where, estimator, replace(plan, batch=local), pace, servers
+                )
                 row = study.row(strategy, scheme, count, bucket_bytes, overlap)
-                ratio = plan.batch / alone.seconds
+                ratio = plan.batch * plan.accumulate / (alone.seconds * pace)
                 speedup = row.samples_per_s / ratio
                 rows.append(replace(row, speedup=speedup, efficiency=speedup / count))
     return rows
@@ -126,6 +162,9 @@ class _Study:
     where: Link | Cluster
     estimator: Estimator
     plan: Plan
+    pace: float
+    """Factor on predicted compute, from a measured step."""
+    servers: int | None
 
     def row(self, strategy: str, scheme: str, count: int, bucket: float, overlap: bool) -> ScaleRow:
         # Under `model` every device works on the samples of all.
@@ -135,14 +174,15 @@ class _Study:
         sharded = shard_program(self.program, strategy, count)
         step = simulate_step(sharded.program, self.device, self.estimator, plan)
         step = self._updated(step, sharded, count)
-        stretch = step.seconds / (sum(step.device_s.values()) or 1.0)
+        compute = step.seconds * self.pace
+        stretch = compute / (sum(step.device_s.values()) or 1.0)
         waits, moved = self._activations(sharded, plan, count)
         sync, exposed, reduced = 0.0, 0.0, 0.0
         if count > 1 and plan.training:
             buckets = self._buckets(sharded, step, bucket, stretch)
             reduced = sum(size for size, _ in buckets)
             sync, exposed = self._overlap(buckets, step, scheme, count, stretch, overlap)
-        seconds = step.seconds + waits + exposed
+        seconds = compute + waits + exposed
         samples = self.plan.batch * count * plan.accumulate
         peak = step_memory(step, self.device).peak if strategy == "data" else None
         return ScaleRow(
@@ -150,7 +190,7 @@ class _Study:
             devices=count,
             scheme=scheme,
             batch=self.plan.batch,
-            compute_s=step.seconds,
+            compute_s=compute,
             communication_s=waits + sync,
             step_s=seconds,
             speedup=1.0,
@@ -165,10 +205,8 @@ class _Study:
         """Return the step with the update of this device's own parameters only."""
         if step.plan.optimizer is None or not sharded.split:
             return step
-        efficiency = self.estimator.efficiency(self.device)
-        whole = update_seconds(self.program, self.device, efficiency, step.plan.optimizer)
         share = 1.0 - self._split_share(sharded) * (1.0 - 1.0 / count)
-        return replace(step, update_s=whole[0] * share, update_bytes=whole[2] * share)
+        return replace(step, update_s=step.update_s * share, update_bytes=step.update_bytes * share)
 
     def _split_share(self, sharded: Sharded) -> float:
         sizes = self._parameter_sizes()
@@ -237,9 +275,7 @@ class _Study:
         if not buckets:
             return 0.0, 0.0
         sizes = np.array([size for size, _ in buckets])
-        times = np.asarray(
-            collective_seconds("all-reduce", sizes, count, self.where, algorithm=scheme)
-        )
+        times = np.asarray(self._reduction(sizes, scheme, count))
         total = float(times.sum())
         if not overlap:
             return total, total
@@ -248,3 +284,27 @@ class _Study:
             end = max(end, ready) + float(seconds)
         backward = float(step.op_seconds[:, 1].sum()) * stretch
         return total, max(0.0, end - backward)
+
+    def _reduction(
+        self, sizes: NDArray[np.float64], scheme: str, count: int
+    ) -> float | NDArray[np.float64]:
+        """Return the seconds of one all-reduce of each size."""
+        name, where = scheme.strip().lower().replace("_", "-"), self.where
+        if name != SERVERS:
+            return collective_seconds("all-reduce", sizes, count, where, algorithm=name)
+        if isinstance(where, Link):
+            servers = min(self.servers or count, count)
+            return collective_seconds(
+                "all-reduce", sizes, count, where, algorithm=SERVERS, servers=servers
+            )
+        nodes = -(-count // where.devices_per_node)
+        host = load_link(self.device.host_link) if self.device.host_link else where.intra_link
+        seconds = 2 * (host.latency_s + sizes / host.bandwidth)
+        if nodes > 1:
+            port = where.inter_link
+            ports = replace(port, bandwidth=port.bandwidth * where.ports_per_node)
+            servers = min(self.servers or nodes, nodes)
+            seconds = seconds + collective_seconds(
+                "all-reduce", sizes, nodes, ports, algorithm=SERVERS, servers=servers
+            )
+        return seconds

@@ -8,14 +8,18 @@ from itertools import pairwise
 from typing import Any
 
 from traincast.errors import InvalidValueError
-from traincast.estimate.optimizer import optimizer_named
 from traincast.estimate.registry import estimator_named
 from traincast.graph import Graph
-from traincast.graph.precision import precision_named
 from traincast.hardware import Cluster, load_cluster, load_device
-from traincast.simulate.fit import default_precision
-from traincast.simulate.scale import BUCKET_BYTES, ScaleRow, check_request, scale
-from traincast.simulate.step import Plan
+from traincast.simulate.predict import predict
+from traincast.simulate.scale import (
+    BUCKET_BYTES,
+    STRATEGIES,
+    ScaleRow,
+    check_request,
+    check_scheme,
+    scale,
+)
 
 WHOLE_STEP = ("paleo",)
 """Published models that predict whole steps by equations of their own."""
@@ -53,37 +57,59 @@ class Request:
     """Paleo: gemm, fft, fft-tiled or cudnn4."""
     pipeline: bool = False
     """Paleo: memory traffic runs while a layer computes."""
+    servers: int | None = None
+    """Parameter servers; by default one a node."""
+    measured_s: float | None = None
+    """A step measured on one device, to which compute is stretched."""
 
 
 def study(graph: Graph, request: Request) -> list[ScaleRow]:
     """Return a row for each strategy, scheme and device count."""
+    if not request.strategies:
+        raise InvalidValueError(f"no strategy is given; choose among {', '.join(STRATEGIES)}")
+    for scheme in request.schemes if request.estimator not in WHOLE_STEP else ():
+        check_scheme(scheme)
     if request.estimator in WHOLE_STEP:
         return _paleo(graph, request)
-    engine = estimator_named(request.estimator)
+    if request.software or request.pipeline or request.algorithms != "gemm":
+        raise InvalidValueError(
+            "software, algorithms and pipeline are settings of Paleo; add --estimator paleo"
+        )
     counts = _counts(request)
+    check_request(counts, request.strategies, request.scaling)
     cluster = _cluster(request, max(counts))
-    unit = cluster.device if isinstance(cluster, Cluster) else load_device(request.device)
-    how = precision_named(request.precision) if request.precision else default_precision(unit)
-    plan = Plan(
-        batch=request.batch or graph.batch,
-        seq=(request.seq or graph.seq) if graph.has_sequence else 0,
-        optimizer=optimizer_named(request.optimizer),
+    alone = predict(
+        graph,
+        cluster.device,
+        batch=request.batch,
+        seq=request.seq,
+        precision=request.precision,
+        optimizer=request.optimizer,
         accumulate=request.accumulate,
         layout=request.layout,
+        estimator=request.estimator,
     )
+    whole = request.scaling == "strong" or set(request.strategies) - {"data"}
+    if "batch" in graph.fixed and whole and max(counts) > 1:
+        raise InvalidValueError(
+            f"{graph.name} holds for batch {graph.batch} only: it can scale weakly by data; "
+            "export it with a symbolic batch axis for more"
+        )
     return scale(
         graph,
-        unit,
+        cluster.device,
         cluster,
-        engine,
-        how,
-        plan,
+        estimator_named(request.estimator),
+        alone.step.program.precision,
+        alone.step.plan,
         devices=counts,
         strategies=request.strategies,
         schemes=request.schemes or ("auto",),
         scaling=request.scaling,
         bucket_bytes=request.bucket_bytes,
         overlap=request.overlap,
+        servers=request.servers,
+        measured_s=request.measured_s,
     )
 
 
@@ -115,7 +141,12 @@ def _paleo(graph: Graph, request: Request) -> list[ScaleRow]:
     from traincast.estimate.paleo import PaleoModel, sweep
 
     counts = request.devices or (1, 2, 4, 8, 16, 32, 64, 128)
-    check_request(counts, request.strategies, request.scaling)
+    batch = request.batch or graph.batch
+    check_request(counts, request.strategies, request.scaling, batch)
+    if request.measured_s is not None or request.servers is not None:
+        raise InvalidValueError(
+            "paleo takes neither servers nor a measured step; use --estimator roofline"
+        )
     if request.cluster:
         raise InvalidValueError("paleo knows no nodes: give device and network instead of cluster")
     settings: dict[str, Any] = {
@@ -128,7 +159,6 @@ def _paleo(graph: Graph, request: Request) -> list[ScaleRow]:
         if request.software
         else PaleoModel(**settings)
     )
-    batch = request.batch or graph.batch
     rows = sweep(
         model,
         _paleo_net(graph, request.strategies, counts),
@@ -151,14 +181,18 @@ def _paleo(graph: Graph, request: Request) -> list[ScaleRow]:
             step_s=row.step_ms / 1e3,
             speedup=row.speedup,
             efficiency=row.efficiency,
-            samples_per_s=(row.devices if request.scaling == "weak" else 1)
-            * batch
+            samples_per_s=_samples(row.strategy, row.devices, request.scaling, batch)
             / row.step_ms
             * 1e3,
             traffic_bytes=0.0,
         )
         for row in rows
     ]
+
+
+def _samples(strategy: str, devices: int, scaling: str, batch: int) -> int:
+    """Return the samples of a step; under `model` Paleo's devices all work on the same ones."""
+    return batch * devices if scaling == "weak" and strategy != "model" else batch
 
 
 def _paleo_net(graph: Graph, strategies: Sequence[str], counts: Sequence[int]) -> Any:
@@ -171,11 +205,40 @@ def _paleo_net(graph: Graph, strategies: Sequence[str], counts: Sequence[int]) -
     if graph.name.endswith("_1gpu") and set(strategies) - {"data"}:
         base = graph.name.removesuffix("1gpu")
         split = {k: f"{base}{k}gpu" for k in counts if f"{base}{k}gpu" in names}
+    missing = [k for k in counts if k > 1 and k not in split]
+    if missing and set(strategies) - {"data"}:
+        raise InvalidValueError(
+            f"paleo splits a network only where its description says how, and {graph.name} says "
+            f"nothing of {missing[0]} devices; paleo:alex_v2_1gpu is split for 2, 4 and 8, and "
+            "--estimator roofline splits any model"
+        )
     if split:
         return {1: paleo_net(graph.name)} | {k: paleo_net(name) for k, name in split.items()}
     if graph.source == f"paleo:{graph.name}" and graph.name in names:
         return paleo_net(graph.name)
     return paleo_from_graph(graph)
+
+
+def study_notes(request: Request, rows: Sequence[ScaleRow]) -> list[str]:
+    """Return what a reader of the rows has to know."""
+    most = max(row.devices for row in rows)
+    if request.estimator in WHOLE_STEP:
+        if set(request.strategies) - {"data"} and request.schemes:
+            return ["Paleo's hybrid parallelism always exchanges over a tree, model none."]
+        return []
+    cluster = _cluster(request, most)
+    notes = []
+    if request.network and most <= cluster.devices_per_node:
+        notes.append(
+            f"All devices sit in one node, on {cluster.intra_link.title}: the network between "
+            "nodes plays no part; --cluster says how many sit in each."
+        )
+    full = [row.devices for row in rows if row.fits is False]
+    if full:
+        notes.append(f"Does not fit in {cluster.device.title}'s memory: see the last column.")
+    if request.measured_s is not None:
+        notes.append("Compute is stretched to the step measured on one device.")
+    return notes
 
 
 def stops_paying(rows: Sequence[ScaleRow]) -> dict[tuple[str, str], int]:
