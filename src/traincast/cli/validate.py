@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from traincast.cli.options import Json, flag, option
+from traincast.cli.options import Json, flag, option, rows
 
 
 def validate(
@@ -14,7 +14,7 @@ def validate(
     *,
     device: Annotated[str | None, option("DEVICE")] = None,
     estimator: Annotated[str, option("NAME")] = "roofline",
-    worst: Annotated[int, option("N")] = 10,
+    worst: Annotated[str, option("N")] = "10",
     all_rows: Annotated[bool, flag(name="--all")] = False,
     json: Json = False,
 ) -> None:
@@ -24,16 +24,16 @@ def validate(
     ----------
     table
         A CSV with one run a row: model, batch, step_ms and, as needed, seq, precision, optimizer
-        (sgd means momentum 0.9), layout, image, mode, device, devices, cluster, fwd_ms, bwd_ms,
-        opt_ms, infer_ms, peak_gib. Files named in it are relative to it.
+        (sgd means momentum 0.9), layout, image, mode, device, devices, cluster, network, scheme,
+        series, fwd_ms, bwd_ms, opt_ms, infer_ms, peak_gib. Files named in it are relative to it.
     device
         The device of rows that name none.
     estimator
-        How kernels are priced.
+        How kernels are priced: roofline, or the published models paleo and castello.
     worst
-        How many of the largest errors to list.
+        How many of the largest errors to list: a number, or `all`.
     all_rows
-        List every row.
+        List every row, in the order of the table.
     json
         Print JSON: rows and summary.
     """
@@ -42,12 +42,13 @@ def validate(
 
     from traincast.report.output import show
     from traincast.report.validate import validation_dict, validation_table
-    from traincast.simulate.validate import read_runs
+    from traincast.simulate.validate import read_runs, with_efficiency
     from traincast.simulate.validate import validate as run
 
+    many = rows("--worst", worst)
     runs = read_runs(table)
     console = Console(stderr=True)
-    found = list(
+    found = with_efficiency(
         track(
             run(runs, device=device, estimator=estimator, root=table.parent),
             "validating",
@@ -60,4 +61,4 @@ def validate(
     if json:
         show(validation_dict(found))
     else:
-        show(validation_table(found, len(found) if all_rows else worst))
+        show(validation_table(found, None if all_rows else many))

@@ -10,7 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from traincast.simulate.validate import ValidatedRow, fit_verdicts, summarise
+from traincast.report.fitted import Fitted, add_row, plain_table
+from traincast.simulate.validate import EFFICIENCY, ValidatedRow, fit_verdicts, summarise
+
+_GIVEN = ("batch", "seq", "precision", "devices", "scheme", "layout", "mode")
+"""What is shown of a row's own columns, most important first."""
 
 
 def validation_dict(rows: Sequence[ValidatedRow]) -> dict[str, Any]:
@@ -35,20 +39,29 @@ def validation_dict(rows: Sequence[ValidatedRow]) -> dict[str, Any]:
     }
 
 
-def validation_table(rows: Sequence[ValidatedRow], worst: int) -> RenderableType:
-    """Return the summary by column, the largest errors, and what could not be predicted."""
+def validation_table(rows: Sequence[ValidatedRow], worst: int | None) -> RenderableType:
+    """Return the summary by column, the largest errors, and what could not be predicted.
+
+    `worst` is how many of the largest errors are listed; None lists every row in its order.
+    """
     parts: list[RenderableType] = [_summary(rows)]
     judged, right = fit_verdicts(rows)
     if any(row.out_of_memory for row in rows):
         parts.append(Text(f"\nWhether it fits was right for {right} of {judged} runs."))
     timed = [r for r in rows if r.problem is None and "step_ms" in r.measured]
-    if timed and worst > 0:
+    if timed and worst is None:
+        parts += [Text("\nEvery row", style="bold"), _rows(timed)]
+    elif timed and worst:
         timed.sort(key=lambda r: -abs(r.predicted["step_ms"] / r.measured["step_ms"] - 1))
         parts += [Text("\nLargest errors of the step", style="bold"), _rows(timed[:worst])]
     failed = [r for r in rows if r.problem is not None]
     if failed:
-        parts.append(Text(f"\n{len(failed)} rows could not be predicted", style="bold red"))
-        parts += [Text(f"  {r.model}: {r.problem}") for r in failed[: max(worst, 10)]]
+        said = "row" if len(failed) == 1 else "rows"
+        parts.append(Text(f"\n{len(failed)} {said} could not be predicted", style="bold red"))
+        shown = failed if worst is None else failed[: max(worst, 10)]
+        parts += [Text(f"  {r.model}: {r.problem}") for r in shown]
+        if len(shown) < len(failed):
+            parts.append(Text(f"  … and {len(failed) - len(shown)} more (--all lists them)"))
     return Group(*parts)
 
 
@@ -71,19 +84,28 @@ def _summary(rows: Sequence[ValidatedRow]) -> RenderableType:
 
 
 def _rows(rows: Sequence[ValidatedRow]) -> RenderableType:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("model", overflow="fold")
-    for head in ("batch", "seq", "precision", "layout"):
-        table.add_column(head)
-    for head in ("measured ms", "predicted ms", "error"):
-        table.add_column(head, justify="right")
-    for row in rows:
-        measured, predicted = row.measured["step_ms"], row.predicted["step_ms"]
-        table.add_row(
-            Text(row.model),
-            *(Text(row.given.get(name, "")) for name in ("batch", "seq", "precision", "layout")),
-            f"{measured:.2f}",
-            f"{predicted:.2f}",
-            f"{predicted / measured - 1:+.0%}",
-        )
-    return table
+    given = [n for n in _GIVEN if any(r.given.get(n) for r in rows)]
+    scaled = any(EFFICIENCY in r.measured for r in rows)
+    heads = ["model", *given, "measured ms", "predicted ms", "error"]
+    heads += ["efficiency", "predicted"] if scaled else []
+
+    def build(without: frozenset[str]) -> Table:
+        table = plain_table(heads, without, left=("model", *given))
+        for row in rows:
+            measured, predicted = row.measured["step_ms"], row.predicted["step_ms"]
+            cells = {name: row.given.get(name, "") for name in given} | {
+                "model": row.model,
+                "measured ms": f"{measured:.2f}",
+                "predicted ms": f"{predicted:.2f}",
+                "error": f"{predicted / measured - 1:+.0%}",
+                "efficiency": _share(row.measured.get(EFFICIENCY)),
+                "predicted": _share(row.predicted.get(EFFICIENCY)),
+            }
+            add_row(table, [(head, cells[head]) for head in heads])
+        return table
+
+    return Fitted(build, tuple(reversed(given)))
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"

@@ -12,7 +12,12 @@ and the new values back, over its link to the host at B_h; N hosts then exchange
 
     2n / B_h + 2 (N−1) / K · n / B_n        K servers on N nodes, by default K = N
 
-Known inaccuracy: the host adds and updates at no cost, and devices do not share their way to it.
+Half of it is the way there, which backward hides as above. The way back waits until all gradients
+of all workers have arrived (the barrier of a synchronous step, as the same document has it), so
+nothing hides it.
+
+Known inaccuracy: the host adds and updates at no cost, devices do not share their way to it, and
+systems that hand out each variable as soon as it is complete hide some of the way back.
 """
 
 from __future__ import annotations
@@ -89,11 +94,14 @@ def check_request(
             _local_batch(batch, count, scaling)
 
 
+def _folded(scheme: str) -> str:
+    return scheme.strip().lower().replace("_", "-")
+
+
 def check_scheme(name: str) -> None:
     """Raise for a name that is no way to reduce gradients."""
-    known = ("auto", "nccl", "fastest", "hierarchical", *algorithms("all-reduce", candidates=True))
-    known = tuple(dict.fromkeys((*known, *algorithms("all-reduce"))))
-    if name.strip().lower().replace("_", "-") not in known:
+    known = ("auto", "nccl", "fastest", "hierarchical", *algorithms("all-reduce"))
+    if _folded(name) not in known:
         raise UnknownNameError("scheme", name, known, f"(known: {', '.join(known)})")
 
 
@@ -279,17 +287,18 @@ class _Study:
         total = float(times.sum())
         if not overlap:
             return total, total
+        back = total / 2 if _folded(scheme) == SERVERS else 0.0
         end = 0.0
-        for seconds, (_, ready) in zip(times, buckets, strict=True):
+        for seconds, (_, ready) in zip(times * (1 - back / total), buckets, strict=True):
             end = max(end, ready) + float(seconds)
         backward = float(step.op_seconds[:, 1].sum()) * stretch
-        return total, max(0.0, end - backward)
+        return total, max(0.0, end - backward) + back
 
     def _reduction(
         self, sizes: NDArray[np.float64], scheme: str, count: int
     ) -> float | NDArray[np.float64]:
         """Return the seconds of one all-reduce of each size."""
-        name, where = scheme.strip().lower().replace("_", "-"), self.where
+        name, where = _folded(scheme), self.where
         if name != SERVERS:
             return collective_seconds("all-reduce", sizes, count, where, algorithm=name)
         if isinstance(where, Link):

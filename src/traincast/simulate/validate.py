@@ -15,8 +15,9 @@ import numpy as np
 
 from traincast.errors import InputFileError, InvalidValueError, TraincastError
 from traincast.estimate.intervals import MEMORY, interval
+from traincast.estimate.registry import estimator_named
 from traincast.graph import Graph
-from traincast.hardware import load_cluster, load_device
+from traincast.hardware import Cluster, load_cluster, load_device
 from traincast.ingest import resolve
 from traincast.simulate.predict import predict
 from traincast.simulate.prediction import Prediction
@@ -24,10 +25,13 @@ from traincast.simulate.scale import scale
 
 TIMES = ("step_ms", "fwd_ms", "bwd_ms", "opt_ms", "infer_ms")
 COLUMNS = (*TIMES, "peak_gib")
+EFFICIENCY = "efficiency"
+"""Not a column: throughput over that of one device times their number, within a `series`."""
 _PHASES = {"fwd_ms": "forward", "bwd_ms": "backward", "opt_ms": "optimizer"}
 _TABLE_OPTIMIZERS = {"sgd": "momentum"}
 """In tables of runs `sgd` is SGD with momentum 0.9, as nearly everybody trains."""
 _SPLIT = ("tp", "pp", "cp", "ep")
+_NONE = ("", "none", "no", "false", "0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +84,7 @@ def read_runs(path: Path) -> list[dict[str, str]]:
             path,
             [f"has no column {name!r}" for name in missing],
             "a table of runs has the columns model, batch, step_ms and, as needed, seq, "
-            "precision, optimizer, layout, image, mode, device, devices, cluster",
+            "precision, optimizer, layout, image, mode, device, devices, cluster, network, scheme",
         )
     if not any(name in head for name in COLUMNS):
         raise InputFileError(path, f"has no measured column: one of {', '.join(COLUMNS)}")
@@ -96,7 +100,20 @@ def validate(
     estimator: str = "roofline",
     root: Path | None = None,
 ) -> Iterator[ValidatedRow]:
-    """Yield each run with its prediction; `root` is where the table's relative files start."""
+    """Yield each run with its prediction; `root` is where the table's relative files start.
+
+    Raises at once for an estimator or a device that does not exist; what is wrong with one row is
+    that row's `problem`.
+    """
+    estimator_named(estimator)
+    if device:
+        load_device(device)
+    return _validated(rows, device, estimator, root)
+
+
+def _validated(
+    rows: Iterable[Mapping[str, str]], device: str | None, estimator: str, root: Path | None
+) -> Iterator[ValidatedRow]:
     graphs: dict[tuple[str, str, str], Graph | TraincastError] = {}
     for row in rows:
         oom = row.get("error", "").lower() == "oom"
@@ -168,43 +185,60 @@ def _predicted(
     for name in _SPLIT:
         if (_whole(row, name) or 1) > 1:
             raise InvalidValueError(f"{name} = {row[name]}: this way of splitting is not modelled")
+    if row.get("zero", "").lower() not in _NONE:
+        raise InvalidValueError(f"zero = {row['zero']}: sharded states are not modelled")
+    cluster, devices = _machine(row, device)
+    batch, accumulate = _share(row, devices)
     options: dict[str, Any] = {
-        "batch": _whole(row, "micro_batch") or _whole(row, "batch"),
+        "batch": batch,
+        "accumulate": accumulate,
         "seq": seq,
         "precision": row.get("precision") or None,
         "layout": row.get("layout") or "nchw",
         "compiled": row.get("mode", "") == "compile",
-        "recompute": row.get("recompute", "") not in ("", "none", "no", "false", "0"),
+        "recompute": row.get("recompute", "").lower() not in _NONE,
         "estimator": estimator,
         "optimizer": _optimizer(row),
     }
-    unit = row.get("device") or device
-    devices = _whole(row, "devices") or _whole(row, "dp") or 1
-    if row.get("cluster"):
-        cluster = load_cluster(row["cluster"], row.get("network") or None)
-        unit, devices = cluster.device.name, _whole(row, "devices") or cluster.devices
-    if not unit:
-        raise InvalidValueError("no device: add a column device, or give --device")
-    if devices > 1 and not row.get("micro_batch"):
-        options["batch"] = max(1, (options["batch"] or 1) // devices)
-    prediction = predict(graph, load_device(unit), **options)
+    prediction = predict(graph, cluster.device, **options)
     seconds = prediction.seconds
     if devices > 1:
-        shape = row.get("cluster") or f"{devices}x{unit}"
-        where = load_cluster(shape, row.get("network") or None)
-        step = prediction.step
         scaled = scale(
-            graph, prediction.device, where, _engine(estimator), step.program.precision,
-            step.plan, devices=[devices],
+            graph, cluster.device, cluster, estimator_named(estimator),
+            prediction.step.program.precision, prediction.step.plan, devices=[devices],
+            schemes=[row.get("scheme") or "auto"], servers=_whole(row, "servers"),
         )  # fmt: skip
         seconds = scaled[0].step_s
     return _compare(found, prediction, seconds, options)
 
 
-def _engine(name: str) -> Any:
-    from traincast.estimate.registry import estimator_named
+def _machine(row: Mapping[str, str], device: str | None) -> tuple[Cluster, int]:
+    """Return the cluster of a row and how many of its devices the run used."""
+    unit = row.get("device") or device
+    if not row.get("cluster") and not unit:
+        raise InvalidValueError("no device: add a column device, or give --device")
+    devices = _whole(row, "devices") or _whole(row, "dp")
+    shape = row.get("cluster") or f"{devices or 1}x{unit}"
+    cluster = load_cluster(shape, row.get("network") or None)
+    devices = devices or cluster.devices
+    if devices > cluster.devices:
+        raise InvalidValueError(
+            f"devices = {devices} are more than the {cluster.devices} of cluster {shape}"
+        )
+    return cluster, devices
 
-    return estimator_named(name)
+
+def _share(row: Mapping[str, str], devices: int) -> tuple[int | None, int]:
+    """Return the samples of one device's pass, and how many passes make a step."""
+    batch, micro = _whole(row, "batch"), _whole(row, "micro_batch")
+    if batch is None:
+        return micro, 1
+    each = micro or max(batch // devices, 1)
+    passes = batch // (each * devices)
+    if passes < 1 or passes * each * devices != batch:
+        micros = f"micro_batch {each} × " if micro else ""
+        raise InvalidValueError(f"batch {batch} is no multiple of {micros}{devices} devices")
+    return each, passes
 
 
 def _optimizer(row: Mapping[str, str]) -> str:
@@ -238,11 +272,56 @@ def _compare(
     return replace(found, predicted=predicted, interval=bounds, fits=prediction.fits)
 
 
+def with_efficiency(rows: Iterable[ValidatedRow]) -> list[ValidatedRow]:
+    """Return the rows with the scaling efficiency of those that share a `series`.
+
+    samples/s over n times the samples/s of the row of that series on one device, both measured or
+    both predicted. Rows without a series, or whose series has no row on one device, stay as they
+    are.
+    """
+    rows = list(rows)
+    alone = {
+        row.given["series"]: row
+        for row in rows
+        if row.given.get("series") and _count(row) == 1 and _timed(row)
+    }
+    return [
+        _efficient(row, alone[row.given["series"]])
+        if row.given.get("series", "") in alone and _count(row) > 1 and _timed(row)
+        else row
+        for row in rows
+    ]
+
+
+def _count(row: ValidatedRow) -> int:
+    try:
+        return _machine(row.given, "h200")[1]
+    except TraincastError:
+        return 0
+
+
+def _timed(row: ValidatedRow) -> bool:
+    return row.problem is None and "step_ms" in row.measured
+
+
+def _efficient(row: ValidatedRow, alone: ValidatedRow) -> ValidatedRow:
+    samples = float(row.given["batch"]) / float(alone.given["batch"]) / _count(row)
+
+    def ratio(values: Mapping[str, float], single: Mapping[str, float]) -> dict[str, float]:
+        return {**values, EFFICIENCY: samples * single["step_ms"] / values["step_ms"]}
+
+    return replace(
+        row,
+        measured=ratio(row.measured, alone.measured),
+        predicted=ratio(row.predicted, alone.predicted),
+    )
+
+
 def summarise(rows: Iterable[ValidatedRow]) -> dict[str, Summary]:
-    """Return the errors of each measured column, and under `fits` how often that was right."""
+    """Return the errors of each measured column, and of the efficiency where there is one."""
     rows = list(rows)
     result: dict[str, Summary] = {}
-    for name in COLUMNS:
+    for name in (*COLUMNS, EFFICIENCY):
         having = [r for r in rows if name in r.measured]
         if not having:
             continue
@@ -254,7 +333,8 @@ def summarise(rows: Iterable[ValidatedRow]) -> dict[str, Summary]:
             )  # fmt: skip
             continue
         error = np.array([r.predicted[name] / r.measured[name] - 1 for r in good])
-        inside = [r.interval[name][0] <= r.measured[name] <= r.interval[name][1] for r in good]
+        bounded = [r for r in good if name in r.interval]
+        inside = [r.interval[name][0] <= r.measured[name] <= r.interval[name][1] for r in bounded]
         result[name] = Summary(
             rows=len(having),
             failed=len(having) - len(good),
@@ -262,7 +342,7 @@ def summarise(rows: Iterable[ValidatedRow]) -> dict[str, Summary]:
             median=float(np.median(abs(error))),
             p90=float(np.quantile(abs(error), 0.9)),
             bias=float(error.mean()),
-            coverage=float(np.mean(inside)),
+            coverage=float(np.mean(inside)) if inside else None,
         )
     return result
 
