@@ -22,10 +22,10 @@ def comparison_dict(found: Comparison, top: int) -> dict[str, Any]:
         "precision": found.precision,
         "estimators": {
             o.estimator: {
-                "forward_ms": o.forward_s * 1e3,
-                "backward_ms": o.backward_s * 1e3,
-                "optimizer_ms": o.optimizer_s * 1e3,
-                "step_ms": o.step_s * 1e3,
+                "forward_ms": None if o.problem else o.forward_s * 1e3,
+                "backward_ms": None if o.problem else o.backward_s * 1e3,
+                "optimizer_ms": None if o.problem else o.optimizer_s * 1e3,
+                "step_ms": None if o.problem else o.step_s * 1e3,
                 "notes": list(o.notes),
                 "problem": o.problem,
             }
@@ -64,7 +64,11 @@ def comparison_table(found: Comparison, top: int) -> RenderableType:
             shown = (format_seconds(row.seconds[n]) if row.seconds[n] else "–" for n in names)
             layers.add_row(Text(row.layer), *shown)
         parts += [Text("\nWhere they differ most, forward and backward on the device"), layers]
-    for o in found.opinions:
-        for note in (o.problem,) if o.problem else o.notes:
-            parts.append(Text(f"{o.estimator}: {note}", style="dim"))
+    said = [
+        f"{o.estimator}: {note}"
+        for o in found.opinions
+        for note in ((o.problem,) if o.problem else o.notes)
+    ]
+    if said:
+        parts += [Text(""), *(Text(line, style="dim") for line in said)]
     return Group(*parts)

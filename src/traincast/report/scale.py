@@ -132,7 +132,9 @@ def _cells(row: ScaleRow, totals: Totals) -> dict[str, str]:
         "step": format_seconds(row.step_s),
         "speed-up": f"{row.speedup:.2f}×",
         "efficiency": f"{row.efficiency:.0%}",
-        "samples/s": f"{row.samples_per_s:,.0f}",
+        "samples/s": f"{row.samples_per_s:,.0f}"
+        if row.samples_per_s >= 100
+        else f"{row.samples_per_s:.3g}",
     }
     hours, cost = totals.hours(row), totals.cost(row)
     if hours is not None:

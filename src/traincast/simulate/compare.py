@@ -60,11 +60,13 @@ class Comparison:
 def compare(graph: Graph, device: Device, **options: Any) -> Comparison:
     """Return every estimator's view of a training step; options as for `predict`."""
     opinions: list[Opinion] = []
+    errors: list[TraincastError] = []
     found: dict[str, Prediction] = {}
     for name in ESTIMATORS:
         try:
             prediction = predict(graph, device, estimator=name, **options)
         except TraincastError as error:
+            errors.append(error)
             opinions.append(
                 Opinion(
                     estimator=name, forward_s=0, backward_s=0, optimizer_s=0, step_s=0,
@@ -81,9 +83,11 @@ def compare(graph: Graph, device: Device, **options: Any) -> Comparison:
                 backward_s=phases["backward"],
                 optimizer_s=phases["optimizer"],
                 step_s=prediction.seconds,
-                notes=prediction.step.notes,
+                notes=(*_assumed(prediction), *prediction.step.notes),
             )
         )
+    if not found:
+        raise errors[0]  # what no estimator takes is wrong with the request
     first = next(iter(found.values()))
     opinions += _many_core(graph, device, first)
     return Comparison(
@@ -95,6 +99,15 @@ def compare(graph: Graph, device: Device, **options: Any) -> Comparison:
         opinions=tuple(opinions),
         disagreements=_disagreements(found),
     )
+
+
+def _assumed(prediction: Prediction) -> tuple[str, ...]:
+    """Return what an estimator takes for granted, whatever was asked for."""
+    if prediction.estimator != "paleo":
+        return ()
+    said = [] if prediction.precision == "fp32" else ["computes in fp32"]
+    said += [] if prediction.optimizer == "sgd" else ["updates by plain SGD"]
+    return (f"{' and '.join(said)}, whatever is asked for",) if said else ()
 
 
 def _disagreements(found: dict[str, Prediction]) -> tuple[Disagreement, ...]:
