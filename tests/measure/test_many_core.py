@@ -11,7 +11,13 @@ from traincast.estimate.viebke import Parameters, Run, forecast
 from traincast.measure import many_core
 from traincast.measure.cpu import Cpu
 from traincast.measure.crew import Count
-from traincast.measure.many_core import Effort, measure_networks, per_image, run_for_real
+from traincast.measure.many_core import (
+    Effort,
+    measure_networks,
+    per_image,
+    run_for_real,
+    undisturbed,
+)
 from traincast.measure.training import Trainee, loss_of, source_of
 
 CPU = Cpu(name="made up", clock_hz=2e9, cores=((0, 2), (1, 3)), pinned=True)
@@ -107,6 +113,12 @@ def test_thread_counts_are_those_that_the_machine_has(pretend: None) -> None:
 def test_images_are_shared_out_to_whoever_is_free() -> None:
     # 100 images in 1 s and 50 in 1 s: 150 in 1 s between two workers.
     assert per_image([Count(100, 1.0, 1.0), Count(50, 1.0, 1.0)]) == pytest.approx(2 / 150)
+
+
+def test_the_windows_that_were_interrupted_least_count() -> None:
+    quiet = [[Count(100, 1.0 + i / 100, 1.0 + i / 100)] for i in range(3)]
+    busy = [[Count(100, 5.0, 9.0)], [Count(100, 5.0, 20.0)], [Count(100, 6.0, 30.0)]]
+    assert sorted(undisturbed([*busy, *quiet])) == pytest.approx([0.01, 0.0101, 0.0102])
 
 
 def test_a_window_is_bounded() -> None:

@@ -8,6 +8,8 @@ nothing but the memory.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -120,6 +122,7 @@ def _work(pipe: Connection, cpu: int, seed: int, counter: Any) -> None:
     from traincast.measure.training import Trainee, source_of, warm_up
 
     warnings.simplefilter("ignore")
+    keep_memory()
     pin(cpu)
     torch.set_num_threads(1)
     trainee: Trainee | None = None
@@ -151,6 +154,19 @@ def _work(pipe: Connection, cpu: int, seed: int, counter: Any) -> None:
             return
         except Exception as error:
             pipe.send((False, f"{type(error).__name__}: {str(error)[:300]}"))
+
+
+def keep_memory() -> None:
+    """Keep freed memory for the next image instead of handing it back to the system.
+
+    Whether the C library hands back what an image used, and faults it in again page by page, hangs
+    on the accidents of a process's heap: it made one of two equal workers a third slower.
+    """
+    mmap_threshold, trim_threshold = -3, -1  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of glibc
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(mmap_threshold, 32 << 20)
+        library.mallopt(trim_threshold, 2**31 - 1)
 
 
 def _window(step: Any, batch: int, start: float, end: float) -> Count:

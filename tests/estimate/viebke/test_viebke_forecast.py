@@ -136,6 +136,11 @@ def test_a_network_of_the_publication_on_another_cpu_is_counted() -> None:
     assert "operation counts of the graph" in found.basis
 
 
+def test_no_interval_where_nobody_measured() -> None:
+    found = forecast("mnist-small", threads=[240, 480])
+    assert [found.interval(row) is None for row in found.rows] == [False, True]
+
+
 def test_names_are_those_of_the_zoo() -> None:
     assert forecast("MNIST_Small", threads=[240]).network == "mnist-small"
     assert default_run("mnist_large").epochs == 15
@@ -213,6 +218,8 @@ def test_measured_times_give_model_b_on_that_machine() -> None:
     assert eight.training == pytest.approx(1.5 * 1000 / 8 * 2e-4)  # two threads on each core
     assert sixteen.memory == pytest.approx(eight.memory)  # c·p
     assert "calibration of a CPU (torch 2.0)" in found.basis
+    # An interval where threads were measured, none beyond.
+    assert [found.interval(row) is None for row in found.rows] == [False] * 3 + [True] * 2
     with pytest.raises(PredictionError, match=r"mnist-large.*the parameters have mnist-small"):
         forecast("mnist-large", model="b", parameters=parameters())
 

@@ -60,11 +60,13 @@ class Forecast:
     """published tables, operation counts of the graph, or a calibration."""
     deviation: float | None
     """Mean deviation from measurements to expect, a fraction; None where none was measured."""
+    measured_to: int
+    """Threads up to which it holds: nothing was measured beyond."""
     notes: tuple[str, ...] = ()
 
     def interval(self, row: Row) -> tuple[float, float] | None:
-        """Return between which seconds 90 % of real runs are to be expected."""
-        if self.deviation is None:
+        """Return between which seconds 90 % of real runs are to be expected, where known."""
+        if self.deviation is None or row.threads > self.measured_to:
             return None
         share = min(_NINETY * self.deviation, 1.0)
         return row.seconds.total * (1 - share), row.seconds.total * (1 + share)
@@ -86,6 +88,7 @@ class Forecast:
             "epochs": self.run.epochs,
             "basis": self.basis,
             "mean_deviation": self.deviation,
+            "measured_to_threads": self.measured_to,
             "notes": list(self.notes),
             "rows": [self._row_dict(row) for row in self.rows],
         }
@@ -122,6 +125,8 @@ class _Ready(NamedTuple):
     factors: Factors | None = None
     times: Times | None = None
     deviation: float | None = None
+    measured_to: int = 0
+    """Threads up to which the deviation holds; 0 for all that the machine has."""
     notes: tuple[str, ...] = ()
 
     def seconds(self, run: Run, threads: int) -> Breakdown:
@@ -189,6 +194,7 @@ def forecast(
         rows=rows,
         basis=ready.basis,
         deviation=ready.deviation,
+        measured_to=ready.measured_to or ready.machine.threads,
         notes=tuple(notes),
     )
 
@@ -280,6 +286,8 @@ def _calibrated(name: str, model: str, parameters: Parameters, graph: Graph | No
             found.contention,
             basis,
             times=found.times,
+            deviation=PUBLISHED.calibrated["b"],
+            measured_to=found.contention.rows[-1][0],
             notes=_contention_note(found.contention),
         )
     factors = parameters.factors()
@@ -291,6 +299,8 @@ def _calibrated(name: str, model: str, parameters: Parameters, graph: Graph | No
         f"operation counts of the graph, factors from a {basis}",
         work=replace(work, prepare=parameters.prepare_cycles()),
         factors=factors,
+        deviation=PUBLISHED.calibrated["a"],
+        measured_to=shared.rows[-1][0],
         notes=(*notes, *_contention_note(shared)),
     )
 

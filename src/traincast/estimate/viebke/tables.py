@@ -59,6 +59,8 @@ class Published:
     run: Run
     networks: Mapping[str, Network]
     derived: Derived
+    calibrated: Mapping[str, float]
+    """Mean deviation of each model on a machine that was calibrated, as a fraction."""
 
 
 def _read() -> Published:
@@ -99,6 +101,7 @@ def _read() -> Published:
             deviation=derived["deviation"],
             cpu_ratio=derived["cpu"]["ratio"],
         ),
+        calibrated=data["calibrated"]["deviation"],
     )
 
 
