@@ -228,7 +228,7 @@ def _table(found: Forecast) -> RenderableType:
     run = found.run
     head = (
         f"{found.network} · {found.machine.name} · model {found.model} · {run.images:,} images, "
-        f"{run.test_images:,} for testing, {run.epochs:g} {'epoch' if run.epochs == 1 else 'epochs'}"
+        f"{run.test_images:,} for testing, {run.epochs:g} epoch{'s' * (run.epochs != 1)}"
     )
     notes = [f"Minutes of the whole run. Rests on {found.basis}."]
     notes += [f"{'* ' if 'beyond' in n[:7] else ''}{n[0].upper()}{n[1:]}." for n in found.notes]
