@@ -21,11 +21,21 @@ def _paleo() -> Estimator:
     return Paleo()
 
 
+def _many_core(model: str) -> Estimator:
+    from traincast.estimate.viebke.estimator import ManyCore
+
+    return ManyCore(model)
+
+
 ESTIMATORS: dict[str, Callable[[], Estimator]] = {
     "roofline": Roofline,
     "paleo": _paleo,
     "castello": _castello,
+    "viebke-a": lambda: _many_core("a"),
+    "viebke-b": lambda: _many_core("b"),
 }
+CPU_ONLY = frozenset({"viebke-a", "viebke-b"})
+"""Estimators that say nothing of other devices."""
 
 
 @cache

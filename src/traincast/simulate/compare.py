@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from traincast.errors import TraincastError
-from traincast.estimate.registry import ESTIMATORS
+from traincast.estimate.registry import CPU_ONLY, ESTIMATORS
 from traincast.graph import Graph
 from traincast.hardware import Device
 from traincast.simulate.predict import predict
@@ -62,7 +62,8 @@ def compare(graph: Graph, device: Device, **options: Any) -> Comparison:
     opinions: list[Opinion] = []
     errors: list[TraincastError] = []
     found: dict[str, Prediction] = {}
-    for name in ESTIMATORS:
+    cpu = device.tier in ("cpu", "manycore")
+    for name in ESTIMATORS if cpu else [n for n in ESTIMATORS if n not in CPU_ONLY]:
         try:
             prediction = predict(graph, device, estimator=name, **options)
         except TraincastError as error:
@@ -89,7 +90,6 @@ def compare(graph: Graph, device: Device, **options: Any) -> Comparison:
     if not found:
         raise errors[0]  # what no estimator takes is wrong with the request
     first = next(iter(found.values()))
-    opinions += _many_core(graph, device, first)
     return Comparison(
         graph=graph,
         device=device,
@@ -122,29 +122,3 @@ def _disagreements(found: dict[str, Prediction]) -> tuple[Disagreement, ...]:
             layers.setdefault(layer, dict.fromkeys(found, 0.0))[name] = float(totals[i])
     rows = [Disagreement(layer=layer, seconds=seconds) for layer, seconds in layers.items()]
     return tuple(sorted(rows, key=lambda row: -row.spread))
-
-
-def _many_core(graph: Graph, device: Device, shown: Prediction) -> list[Opinion]:
-    """Return model A of Viebke et al. for a CPU with all its threads; nothing for other devices."""
-    if device.tier not in ("cpu", "manycore"):
-        return []
-    from traincast.estimate.viebke import Factors, machine_of, work_of
-
-    plan = shown.step.plan
-    machine, factors = machine_of(device), Factors()
-    work, notes = work_of(graph, seq=plan.seq or None)
-    share = machine.cpi_at(machine.threads) * plan.batch / machine.threads / machine.clock_hz
-    forward, backward = (
-        factors.forward * work.forward * share,
-        factors.backward * work.backward * share,
-    )
-    return [
-        Opinion(
-            estimator="viebke-a",
-            forward_s=forward,
-            backward_s=backward,
-            optimizer_s=0.0,
-            step_s=forward + backward,
-            notes=("contention of memory is left out: it has to be measured", *notes),
-        )
-    ]
