@@ -61,7 +61,8 @@ def parse_quantity(text: str, unit: str) -> float:
 
 def _scaled(value: float, steps: list[tuple[float, str]], digits: int) -> str:
     for factor, suffix in steps:
-        if abs(value) >= factor:
+        # What would be rounded up to 1 of the larger unit is written in it: not 1000 ms but 1 s.
+        if abs(value) >= factor * (1 - 0.5 * 10.0**-digits):
             return f"{_round(value / factor, digits)} {suffix}"
     factor, suffix = steps[-1]
     return f"{_round(value / factor, digits)} {suffix}"

@@ -20,7 +20,6 @@ _SWEEP = Group("What varies", sort_key=3)
 _COUNT = Group("How it is counted", sort_key=4)
 _SHOW = Group("Output", sort_key=5)
 _Several = Annotated[list[str] | None, option("NAME=VALUE", name="--set", negative="", group=_BASE)]
-_PLOTS = (".svg", ".html", ".png")
 
 
 def explore(
@@ -123,17 +122,13 @@ def explore(
 
 def _check_files(csv: Path | None, plot: Path | None) -> None:
     """Refuse files that cannot be written, before the work whose result goes there."""
+    from traincast.report.charts import check_plot
     from traincast.report.files import check_writable
 
     for path in (csv, plot):
         if path is not None:
             check_writable(path)
-    if plot is not None and plot.suffix.lower() not in _PLOTS:
-        raise InvalidValueError(f"--plot {plot} is of no known form; end it in {', '.join(_PLOTS)}")
-    if plot is not None and plot.suffix.lower() == ".png":
-        from traincast.report.png import check_png
-
-        check_png()
+    check_plot(plot)
 
 
 def _check_names(

@@ -35,6 +35,8 @@ def name_dims(graph: Graph) -> Graph:
         for name in op.outputs:
             shape = graph.tensors[name].shape
             found = rule(op, shapes, known, shape)
+            if len(found) != len(shape):
+                found = ("",) * len(shape)
             found = tuple(n or _by_size(s) for n, s in zip(found, shape, strict=True))
             dims[name] = _once(found)
         if op.kind in _PARAMETER_DIMS:

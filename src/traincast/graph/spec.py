@@ -79,6 +79,9 @@ def tensors_are_declared(graph: Graph) -> Iterator[str]:
             yield f"tensor {name!r} has the unknown element type {tensor.dtype!r}"
         if tensor.role not in ROLES:
             yield f"tensor {name!r} has the role {tensor.role!r}; use one of {', '.join(ROLES)}"
+        if tensor.role == "parameter" and not all(s.is_constant for s in tensor.shape):
+            shape = ", ".join(map(str, tensor.shape))
+            yield f"parameter {name!r} of shape ({shape}) depends on the batch or the sequence"
         if tensor.dims and len(tensor.dims) != len(tensor.shape):
             yield f"tensor {name!r} names {len(tensor.dims)} dims for {len(tensor.shape)} axes"
 

@@ -39,7 +39,7 @@ def check_plot(path: Path | None) -> None:
     if path is None:
         return
     if path.suffix.lower() not in PLOTS:
-        raise InvalidValueError(f"--plot {path}: name a file ending in {', '.join(PLOTS)}")
+        raise InvalidValueError(f"--plot {path} is of no known form; end it in {', '.join(PLOTS)}")
     if path.suffix.lower() == ".png":
         check_png()
 

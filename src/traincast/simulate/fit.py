@@ -43,8 +43,6 @@ def step_memory(step: Step, device: Device) -> Memory:
 
 def largest_batch(graph: Graph, device: Device, precision: Precision, plan: Plan) -> int:
     """Return the largest batch whose peak fits on the device; raise if not even one does."""
-    if "batch" in graph.fixed:
-        return graph.batch
     program = program_of(graph, precision)
 
     def peak(batch: int) -> float:
@@ -60,12 +58,15 @@ def largest_batch(graph: Graph, device: Device, precision: Precision, plan: Plan
         ).peak
 
     room = device.available_bytes
-    if peak(1) > room:
+    least = graph.batch if "batch" in graph.fixed else 1
+    if peak(least) > room:
         raise PredictionError(
-            f"{graph.name} does not fit on {device.name} even at batch 1: it needs "
-            f"{format_bytes(peak(1))} of {format_bytes(room)}; use a lower precision, "
+            f"{graph.name} does not fit on {device.name} even at batch {least}: it needs "
+            f"{format_bytes(peak(least))} of {format_bytes(room)}; use a lower precision, "
             "recomputation, a leaner optimizer or more devices"
         )
+    if "batch" in graph.fixed:
+        return least
     low, high = 1, 2
     while high <= _LARGEST_BATCH and peak(high) <= room:
         low, high = high, high * 2
