@@ -13,7 +13,7 @@ _SEPARATORS = re.compile(r"[\s_\-]+")
 
 def fold(name: str) -> str:
     """Return the form under which names are compared: "NVIDIA GeForce RTX-3090" is "rtx3090"."""
-    words = [word for word in _SEPARATORS.split(name.strip().lower()) if word]
-    while len(words) > 1 and words[0] in _VENDOR_WORDS:
-        words = words[1:]
-    return "".join(words)
+    joined = _SEPARATORS.sub("", name.strip().lower())
+    while found := next((w for w in _VENDOR_WORDS if joined.startswith(w) and joined != w), None):
+        joined = joined.removeprefix(found)
+    return joined
