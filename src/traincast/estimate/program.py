@@ -110,6 +110,9 @@ class _Builder:
         self.shape: dict[str, tuple[Size, ...]] = {}
         self.ops: list[Op] = []
         self.cast_of: dict[tuple[str, str], str] = {}
+        self.specs: dict[str, Spec] = {}
+        self.distinct: dict[tuple[int, str, bool, str], Spec] = {}
+        self.shapes: dict[tuple[Size, ...], int] = {}
 
     def build(self) -> Program:
         for name, tensor in self.graph.tensors.items():
@@ -120,16 +123,19 @@ class _Builder:
         for op in self.graph.ops:
             self._add(op)
         ops = self._with_accumulation()
-        classes: dict[OpClass, int] = {}
+        # Keys hold one object for each distinct tensor, so that comparing two ops compares a few
+        # numbers instead of every size of every shape.
+        known: dict[tuple[object, ...], int] = {}
+        classes: list[OpClass] = []
         op_class = np.empty(len(ops), dtype=np.int64)
         for i, op in enumerate(ops):
-            key = OpClass(
-                op.kind,
-                tuple(op.attrs.items()),
-                tuple(map(self._spec, op.inputs)),
-                tuple(map(self._spec, op.outputs)),
-            )
-            op_class[i] = classes.setdefault(key, len(classes))
+            attrs = tuple(op.attrs.items())
+            ins, outs = tuple(map(self._spec, op.inputs)), tuple(map(self._spec, op.outputs))
+            key = (op.kind, attrs, len(ins), *map(id, ins), *map(id, outs))
+            index = known.setdefault(key, len(classes))
+            if index == len(classes):
+                classes.append(OpClass(op.kind, attrs, ins, outs))
+            op_class[i] = index
         table = tuple(classes)
         return Program(
             graph=self.graph,
@@ -146,7 +152,20 @@ class _Builder:
         return self.precision.parameters if dtype == "float" else dtype
 
     def _spec(self, name: str) -> Spec:
-        return Spec(self.shape[name], self.dtype[name], name in self.grad, self.role[name])
+        """Return what a tensor is; equal ones are one object."""
+        spec = self.specs.get(name)
+        if spec is None:
+            key = (self._shape_id(name), self.dtype[name], name in self.grad, self.role[name])
+            spec = self.distinct.get(key)
+            if spec is None:
+                spec = Spec(self.shape[name], *key[1:])
+                self.distinct[key] = spec
+            self.specs[name] = spec
+        return spec
+
+    def _shape_id(self, name: str) -> int:
+        shape = self.shape[name]
+        return self.shapes.setdefault(shape, len(self.shapes))
 
     def _add(self, op: Op) -> None:
         inputs = list(op.inputs)

@@ -115,10 +115,10 @@ def memory_of(
 
 
 def _sizes(program: Program, batch: int, seq: int) -> Floats:
-    known: dict[tuple[object, str], float] = {}
+    known: dict[int, float] = {}  # equal specs of a program are one object
     result = np.empty(len(program.values))
     for i, value in enumerate(program.values):
-        key = (value.spec.shape, value.spec.dtype)
+        key = id(value.spec)
         size = known.get(key)
         if size is None:
             size = elements(value.spec.shape, batch, seq) * DTYPE_BYTES[value.spec.dtype]

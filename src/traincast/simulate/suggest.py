@@ -52,6 +52,7 @@ def _ideas(found: Prediction) -> Iterator[tuple[str, Plan, Precision]]:
         yield "keep parameters in bf16 too (precision bf16)", plan, PRECISIONS["bf16"]
     if (
         precision.name in ("bf16", "amp_bf16")
+        and found.fits
         and "fp8" in device.matrix_flops
         and (kinds & {"attention"})
     ):
