@@ -21,7 +21,12 @@ def check_writable(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically: readers see the old file or the new one, never a part.
+    """Write a text file as `write_bytes` does, in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file atomically: readers see the old file or the new one, never a part.
 
     What is no plain file, such as a terminal or a pipe, is written in place; so is what a link
     points to.
@@ -30,12 +35,12 @@ def write_text(path: Path, text: str) -> None:
     temporary = ""
     try:
         if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(data)
             return
         path = path.resolve()
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:50]}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         umask = os.umask(0)

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from pathlib import Path
+from typing import Any
 
 from traincast.errors import MissingExtraError, OutputFileError
-from traincast.report.files import check_writable
+from traincast.report.files import write_bytes
 
 
-def check_png() -> None:
-    """Refuse a PNG file where the package that draws it is missing, before any work."""
-    if importlib.util.find_spec("cairosvg") is None:
-        raise MissingExtraError("cairosvg", "plot", "a .png plot (.svg and .html need nothing)")
+def check_png() -> Any:
+    """Return what draws PNG files; refuse them where it is missing, before any work."""
+    try:
+        return importlib.import_module("cairosvg")
+    except ImportError as error:
+        what = "a .png plot (.svg and .html need nothing)"
+        raise MissingExtraError("cairosvg", "plot", what) from error
+    except OSError as error:
+        raise OutputFileError(
+            "a .png plot needs the library cairo, which this machine lacks; install it (Debian: "
+            "libcairo2), or plot to .svg or .html"
+        ) from error
 
 
 def write_png(path: Path, svg: str, scale: float = 2.0) -> None:
     """Draw an SVG document into a PNG file."""
-    check_png()
-    check_writable(path)
-    cairosvg = importlib.import_module("cairosvg")
-    try:
-        cairosvg.svg2png(bytestring=svg.encode(), write_to=str(path), scale=scale)
-    except OSError as error:
-        raise OutputFileError(f"{path}: cannot be written: {error}; choose another") from error
+    write_bytes(path, check_png().svg2png(bytestring=svg.encode(), scale=scale))
