@@ -85,6 +85,12 @@ TIERS: dict[str, Efficiency] = {
 """Assumptions, but for the tier datacenter-gpu, whose figures were fitted to measured training
 steps on an H200 (see docs/roofline.md)."""
 
+IDEAL = Efficiency(
+    gemm=1.0, conv=1.0, attention=1.0, vector=1.0, bandwidth=1.0, depthwise=1.0,
+    gap_s=0.0, dispatch_s=0.0, backward_dispatch=1.0, overlap=False,
+)  # fmt: skip
+"""A device that reaches its datasheet and a host that costs nothing: published models."""
+
 _TILE = 128.0
 _SPLIT = 1024.0
 """Depth that one tile works through before a library splits it among several units."""
@@ -115,7 +121,7 @@ class OpTimes(NamedTuple):
 
 
 class Estimator(Protocol):
-    """Seconds of kernels on a device, and on what that rests."""
+    """What every estimator says of itself; it prices kernels or whole layers."""
 
     @property
     def name(self) -> str:
@@ -128,6 +134,11 @@ class Estimator(Protocol):
     def efficiency(self, device: Device) -> Efficiency:
         """Return what the device reaches of its datasheet."""
 
+
+@runtime_checkable
+class KernelEstimator(Estimator, Protocol):
+    """An estimator that prices kernels."""
+
     def price(
         self, kernels: Kernels, device: Device, precision: Precision, layout: str = "nchw"
     ) -> Pricing:
@@ -135,7 +146,7 @@ class Estimator(Protocol):
 
 
 @runtime_checkable
-class LayerEstimator(Protocol):
+class LayerEstimator(Estimator, Protocol):
     """An estimator that prices whole layers."""
 
     def times(self, program: Program, device: Device, batch: int, seq: int) -> OpTimes:

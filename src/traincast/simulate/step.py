@@ -12,7 +12,13 @@ import numpy as np
 
 from traincast.estimate.optimizer import Optimizer
 from traincast.estimate.program import FAMILIES, Floats, Kernels, Program, kernels_of
-from traincast.estimate.roofline import Efficiency, Estimator, LayerEstimator
+from traincast.estimate.roofline import (
+    Efficiency,
+    Estimator,
+    KernelEstimator,
+    LayerEstimator,
+    OpTimes,
+)
 from traincast.graph import DTYPE_BYTES, elements
 from traincast.hardware import Device
 
@@ -129,7 +135,6 @@ class Step:
 def simulate_step(program: Program, device: Device, estimator: Estimator, plan: Plan) -> Step:
     """Return the times of a step."""
     kernels = kernels_of(program, plan.batch, plan.seq)
-    priced = estimator.price(kernels, device, program.precision, plan.layout)
     efficiency = estimator.efficiency(device)
     classes = len(program.classes)
     cell = kernels.op_class * 2 + np.minimum(kernels.phase, 1)
@@ -139,36 +144,36 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
         table: Floats = np.bincount(cell, values, 2 * classes).astype(np.float64)
         return table.reshape(classes, 2)[program.op_class]
 
-    ran = np.where(kernels.phase == 0, 2.0 if plan.recompute else 1.0, 1.0 * plan.training)
-    bound: Floats = np.bincount(
-        kernels.op_class * 3 + priced.bound, priced.seconds * ran, 3 * classes
-    ).astype(np.float64)
-    bound = bound.reshape(classes, 3)[program.op_class]
     update = host = moved = 0.0
     if plan.optimizer is not None:
         update, host, moved = update_seconds(program, device, efficiency, plan.optimizer)
     op_bytes = per_op(traffic)
     total = float(op_bytes.sum()) * plan.accumulate + moved
-    seconds = per_op(priced.seconds)
-    notes: tuple[str, ...] = ()
     if isinstance(estimator, LayerEstimator):
-        whole = estimator.times(program, device, plan.batch, plan.seq)
-        seconds, bound, notes = whole.seconds, whole.bound, whole.notes
-        update = whole.update_s if plan.training else 0.0
+        times = estimator.times(program, device, plan.batch, plan.seq)
+    else:
+        assert isinstance(estimator, KernelEstimator)
+        priced = estimator.price(kernels, device, program.precision, plan.layout)
+        ran = np.where(kernels.phase == 0, 2.0 if plan.recompute else 1.0, 1.0 * plan.training)
+        bound: Floats = np.bincount(
+            kernels.op_class * 3 + priced.bound, priced.seconds * ran, 3 * classes
+        ).astype(np.float64)
+        bound = bound.reshape(classes, 3)[program.op_class]
+        times = OpTimes(per_op(priced.seconds), bound, update, ())
     return Step(
         program=program,
         plan=plan,
         kernels=kernels,
-        op_seconds=seconds,
+        op_seconds=times.seconds,
         op_host=_host(program, kernels, efficiency) * _host_share(plan),
         op_flops=per_op(kernels.flops),
         op_bytes=op_bytes,
-        op_bound=bound,
-        update_s=update,
+        op_bound=times.bound,
+        update_s=times.update_s if plan.training else 0.0,
         update_host_s=host if plan.eager else 0.0,
         update_bytes=moved,
         unpriced=_unpriced(program, kernels, traffic, total),
-        notes=notes,
+        notes=times.notes,
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traincast.estimate.program import FAMILIES, Floats, Kernels
-from traincast.estimate.roofline import Efficiency, Pricing
+from traincast.estimate.roofline import IDEAL, Efficiency, Pricing
 from traincast.graph.precision import Precision
 from traincast.hardware import Device
 
@@ -34,10 +34,7 @@ class Castello:
 
     def efficiency(self, device: Device) -> Efficiency:
         """Return that the device reaches its datasheet."""
-        return Efficiency(
-            gemm=1.0, conv=1.0, attention=1.0, vector=1.0, bandwidth=1.0, depthwise=1.0,
-            gap_s=0.0, dispatch_s=0.0, backward_dispatch=1.0, overlap=device.tier not in _CPU,
-        )  # fmt: skip
+        return IDEAL
 
     def price(
         self, kernels: Kernels, device: Device, precision: Precision, layout: str = "nchw"

@@ -14,9 +14,8 @@ import numpy as np
 
 from traincast.estimate.paleo.from_graph import paleo_from_graph
 from traincast.estimate.paleo.model import PaleoModel
-from traincast.estimate.program import Floats, Kernels, Program
-from traincast.estimate.roofline import Efficiency, OpTimes, Pricing
-from traincast.graph.precision import Precision
+from traincast.estimate.program import Floats, Program
+from traincast.estimate.roofline import IDEAL, Efficiency, OpTimes
 from traincast.hardware import Device
 
 
@@ -29,17 +28,7 @@ class Paleo:
 
     def efficiency(self, device: Device) -> Efficiency:
         """Return that nothing is lost and the host costs nothing."""
-        return Efficiency(
-            gemm=1.0, conv=1.0, attention=1.0, vector=1.0, bandwidth=1.0, depthwise=1.0,
-            gap_s=0.0, dispatch_s=0.0, backward_dispatch=1.0, overlap=False,
-        )  # fmt: skip
-
-    def price(
-        self, kernels: Kernels, device: Device, precision: Precision, layout: str = "nchw"
-    ) -> Pricing:
-        """Return nothing for kernels: Paleo prices whole layers (`times`)."""
-        zero = np.zeros(len(kernels.names))
-        return Pricing(zero, zero, zero)
+        return IDEAL
 
     def times(self, program: Program, device: Device, batch: int, seq: int) -> OpTimes:
         """Return the seconds of every op forward and backward, and of the update."""

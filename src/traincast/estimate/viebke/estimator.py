@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traincast.estimate.program import Floats, Kernels, Program, kernels_of
-from traincast.estimate.roofline import Efficiency, OpTimes, Pricing
+from traincast.estimate.program import Floats, Program, kernels_of
+from traincast.estimate.roofline import IDEAL, Efficiency, OpTimes
 from traincast.estimate.viebke.forecast import forecast
 from traincast.estimate.viebke.machine import machine_of
 from traincast.estimate.viebke.models import Run
-from traincast.graph.precision import Precision
 from traincast.hardware import Device
 
 
@@ -35,17 +34,7 @@ class ManyCore:
 
     def efficiency(self, device: Device) -> Efficiency:
         """Return that nothing else is lost: the models hold whole images."""
-        return Efficiency(
-            gemm=1.0, conv=1.0, attention=1.0, vector=1.0, bandwidth=1.0, depthwise=1.0,
-            gap_s=0.0, dispatch_s=0.0, backward_dispatch=1.0, overlap=False,
-        )  # fmt: skip
-
-    def price(
-        self, kernels: Kernels, device: Device, precision: Precision, layout: str = "nchw"
-    ) -> Pricing:
-        """Return nothing for kernels: the models price whole images (`times`)."""
-        zero = np.zeros(len(kernels.names))
-        return Pricing(zero, zero, zero)
+        return IDEAL
 
     def times(self, program: Program, device: Device, batch: int, seq: int) -> OpTimes:
         """Return the seconds of every op forward and backward; the update is in the latter."""
