@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from traincast.errors import InvalidValueError, PredictionError
@@ -10,6 +12,7 @@ from traincast.hardware import load_device
 from traincast.ingest import zoo_graph
 from traincast.simulate.compare import compare
 from traincast.simulate.predict import predict
+from traincast.simulate.study import Request, study
 
 
 def test_paleos_alexnet_on_a_titan_x() -> None:
@@ -69,3 +72,13 @@ def test_compare_asks_everyone_who_has_a_say(device: str, count: int) -> None:
         assert parts == pytest.approx(opinion.step_s)
     first = found.disagreements[0]
     assert first.spread == max(d.spread for d in found.disagreements)
+
+
+def test_a_model_of_whole_layers_is_not_asked_to_split_them() -> None:
+    request = Request(
+        device="xeon-phi-7120p", estimator="viebke-a", strategies=("data", "model"), devices=(1, 2)
+    )
+    with pytest.raises(InvalidValueError, match=r"viebke-a prices whole layers.*strategy model"):
+        study(zoo_graph("mnist-large"), request)
+    rows = study(zoo_graph("mnist-large"), replace(request, strategies=("data",)))
+    assert rows[0].compute_s == rows[1].compute_s

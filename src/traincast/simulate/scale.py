@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from traincast.errors import InvalidValueError, UnknownNameError
 from traincast.estimate.program import Program, program_of
-from traincast.estimate.roofline import Estimator
+from traincast.estimate.roofline import Estimator, LayerEstimator
 from traincast.graph import DTYPE_BYTES, Graph, elements
 from traincast.graph.precision import Precision
 from traincast.hardware import Cluster, Device, Link, load_link
@@ -132,6 +132,12 @@ def scale(
     check_request(devices, strategies, scaling, plan.batch)
     for scheme in schemes:
         check_scheme(scheme)
+    split = next((name for name in strategies if name != "data"), None)
+    if split and isinstance(estimator, LayerEstimator):
+        raise InvalidValueError(
+            f"{estimator.name} prices whole layers and cannot split them for strategy {split}; "
+            "take strategy data, or the estimator roofline"
+        )
     program = program_of(graph, precision)
     alone = simulate_step(program, device, estimator, plan)
     pace = 1.0 if measured_s is None else measured_s / alone.seconds
