@@ -21,22 +21,22 @@ def rows_of(text: str, tmp_path: Path, **options):
 
 
 def test_errors_and_coverage_by_hand(tmp_path: Path) -> None:
-    """Measured at half and at twice the prediction: errors of +100 % and −50 %."""
+    """Measured at half and at four times the prediction: errors of +100 % and −75 %."""
     step = predict("resnet18", "h200", batch=64, precision="fp32", optimizer="momentum")
     ms = step.seconds * 1e3
     found = rows_of(
         "model,batch,precision,optimizer,device,step_ms\n"
         f"resnet18,64,fp32,sgd,h200,{ms / 2}\n"
-        f"resnet18,64,fp32,sgd,h200,{ms * 2}\n"
+        f"resnet18,64,fp32,sgd,h200,{ms * 4}\n"
         f"resnet18,64,fp32,sgd,h200,{ms}\n",
         tmp_path,
     )
     summary = summarise(found)["step_ms"]
     assert summary.rows == 3
     assert summary.failed == 0
-    assert summary.mape == pytest.approx((1 + 0.5 + 0) / 3)
-    assert summary.median == pytest.approx(0.5)
-    assert summary.bias == pytest.approx((1 - 0.5 + 0) / 3)
+    assert summary.mape == pytest.approx((1 + 0.75 + 0) / 3)
+    assert summary.median == pytest.approx(0.75)
+    assert summary.bias == pytest.approx((1 - 0.75 + 0) / 3)
     assert summary.coverage == pytest.approx(1 / 3)
 
 
