@@ -320,10 +320,15 @@ class Kernels(NamedTuple):
     read: Floats
     write: Floats
     dims: Floats
-    """(kernels, 4): rows, columns, depth, batch."""
+    """(kernels, 4): rows, columns, depth, batch; see `Kernel.dims` for each family."""
     launches: Floats
     done: Floats
     fast: Floats
+    each: Floats
+    """Bytes of one element of the main operand."""
+    window: Floats
+    """(kernels, 2): height and width of a convolution's or pool's window; 1 elsewhere."""
+    stride: Floats
     names: tuple[str, ...]
     extra: Floats
     """For each class: bytes kept for backward beside tensors."""
@@ -350,12 +355,13 @@ def kernels_of(program: Program, batch: int, seq: int) -> Kernels:
             for k in kernels:
                 rows.append(
                     (index, phase, _FAMILY[k.family], k.flops, k.ops, k.read, k.write, *k.dims,
-                     k.launches, k.done, k.fast)
+                     k.launches, k.done, k.fast, k.each, *k.window, k.stride)
                 )  # fmt: skip
                 names.append(k.name)
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), 14)
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), 18)
     whole = table[:, :3].astype(np.int64)
     return Kernels(
         whole[:, 0], whole[:, 1], whole[:, 2], table[:, 3], table[:, 4], table[:, 5], table[:, 6],
-        table[:, 7:11], table[:, 11], table[:, 12], table[:, 13], tuple(names), extra, workspace,
+        table[:, 7:11], table[:, 11], table[:, 12], table[:, 13], table[:, 14],
+        table[:, 15:17], table[:, 17], tuple(names), extra, workspace,
     )  # fmt: skip

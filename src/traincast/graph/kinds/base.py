@@ -34,13 +34,31 @@ class Kernel(NamedTuple):
     write: float
     """Bytes written to memory."""
     dims: tuple[float, float, float, float] = (0, 0, 0, 0)
-    """For matrix families: rows, columns, depth and batch of the equivalent matrix product."""
+    """The shape of the work; what the four numbers mean depends on the family.
+
+    gemm: rows, columns, depth, batch of the product that this very kernel computes.
+    conv: the same of the implicit product, g groups being its batch. Forward (n·ho·wo, cout/g,
+    cin/g·kh·kw, g); data gradient (n·hi·wi, cin/g, cout/g·kh·kw, g); weight gradient (cout/g,
+    cin/g·kh·kw, n·ho·wo, g), for a transposed convolution n·hi·wi in place of n·ho·wo.
+    attention: query length, key length, channels of a head, samples · query heads.
+    norm, softmax, reduction: rows, columns, inner, 0: `rows` results, each from `columns` values
+    (batch norm: channels and n·h·w), which lie `inner` elements apart, 0 if side by side.
+    pool: outputs, values of a window, 0, 0. gather: rows moved, their length, rows of the table.
+    """
     launches: float = 1
     """Number of launches that this entry stands for."""
     done: float = 1
     """Share of `flops` that is really executed (causal attention skips about half)."""
     fast: float = 1
     """Share of `flops` that a fast algorithm needs, where one exists (Winograd: 4/9)."""
+    each: float = 4
+    """Bytes of one element of its main operand: the first input; of a cast, what it reads."""
+    window: tuple[int, int] = (1, 1)
+    """Height and width of a convolution's or pool's window; one axis counts as width, of three
+    axes depth and height are multiplied."""
+    stride: float = 1
+    """Input positions from one window to the next, along the first axis; 1/stride for a transposed
+    convolution, whose windows lie on its output."""
 
 
 class Arg(NamedTuple):
@@ -152,11 +170,21 @@ def prod(values: tuple[int, ...]) -> int:
     return result
 
 
-def pointwise(name: str, read: float, write: float, elements: float, per: float = 1) -> Kernel:
+def pointwise(
+    name: str, read: float, write: float, elements: float, per: float = 1, each: float = 4
+) -> Kernel:
     """Return a kernel that touches each element once, with `per` operations for each."""
-    return Kernel(name, "pointwise", 0, per * elements, read, write)
+    return Kernel(name, "pointwise", 0, per * elements, read, write, each=each)
 
 
 def summed(grad: Arg, into: Arg) -> Kernel:
     """Return the kernel that adds up a gradient over the axes that were broadcast."""
-    return Kernel("sum", "reduction", 0, grad.n, grad.n * into.each, into.size)
+    same = bool(into.shape) and into.shape[-1] == grad.shape[-1]
+    dims = (into.n, grad.n / max(into.n, 1), into.shape[-1] if same else 0, 0)
+    read = grad.n * into.each
+    return Kernel("sum", "reduction", 0, grad.n, read, into.size, dims, each=into.each)
+
+
+def flat_window(kernel: tuple[int, ...]) -> tuple[int, int]:
+    """Return a window as height and width."""
+    return prod(kernel[:-1]), kernel[-1] if kernel else 1

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from traincast.graph.kinds.base import (
+    Arg,
     Case,
     Costs,
     Kernel,
     Kind,
     MisfitError,
+    flat_window,
+    pointwise,
     prod,
     register,
     total,
 )
 
 
-def _gemm(name: str, m: float, n: float, k: float, b: float, read: float, write: float) -> Kernel:
-    return Kernel(name, "gemm", 2 * m * n * k * b, 0, read, write, (m, n, k, b))
+def _gemm(
+    name: str, dims: tuple[float, float, float, float], read: float, write: float, each: float
+) -> Kernel:
+    m, n, k, b = dims
+    return Kernel(name, "gemm", 2 * m * n * k * b, 0, read, write, dims, each=each)
+
+
+def _column_sum(y: Arg, into: Arg) -> Kernel:
+    """Return the sum of a gradient over all but its last axis: a bias's gradient."""
+    dims = (into.n, y.n / max(into.n, 1), into.n, 0)
+    return Kernel("sum", "reduction", 0, y.n, y.size, into.size, dims, each=y.each)
 
 
 def _linear(c: Case) -> Costs:
@@ -24,13 +36,14 @@ def _linear(c: Case) -> Costs:
     y = c.outs[0]
     k = x.shape[-1]
     m, n = x.n // max(k, 1), y.shape[-1]
-    forward = _gemm("addmm" if len(c.ins) > 2 else "mm", m, n, k, 1, total(c.ins), y.size)
-    data = (_gemm("mm", m, k, n, 1, y.size + w.size, x.size),) if x.grad else ()
+    name = "addmm" if len(c.ins) > 2 else "mm"
+    forward = _gemm(name, (m, n, k, 1), total(c.ins), y.size, x.each)
+    data = (_gemm("mm", (m, k, n, 1), y.size + w.size, x.size, x.each),) if x.grad else ()
     weight: tuple[Kernel, ...] = ()
     if w.grad:
-        weight += (_gemm("mm", n, k, m, 1, y.size + x.size, w.size),)
+        weight += (_gemm("mm", (n, k, m, 1), y.size + x.size, w.size, x.each),)
     if len(c.ins) > 2 and c.ins[2].grad:
-        weight += (Kernel("sum", "reduction", 0, y.n, y.size, c.ins[2].size),)
+        weight += (_column_sum(y, c.ins[2]),)
     saved = ((0,) if w.grad else ()) + ((1,) if x.grad else ())
     return Costs((forward,), data, weight, saved)
 
@@ -51,14 +64,15 @@ def _matmul(c: Case) -> Costs:
     n = y.n // max(prod(y.shape[:-1]), 1) if len(y.shape) > 1 else 1
     batch = y.n // max(m * n, 1)
     name = "bmm" if len(y.shape) > 2 else "mm"
-    forward = _gemm("baddbmm" if len(c.ins) > 2 else name, m, n, k, batch, total(c.ins), y.size)
+    called = "baddbmm" if len(c.ins) > 2 else name
+    forward = _gemm(called, (m, n, k, batch), total(c.ins), y.size, a.each)
     data: tuple[Kernel, ...] = ()
     if a.grad:
-        data += (_gemm(name, m, k, n, batch, y.size + b.size, a.size),)
+        data += (_gemm(name, (m, k, n, batch), y.size + b.size, a.size, a.each),)
     if b.grad:
-        data += (_gemm(name, k, n, m, batch, y.size + a.size, b.size),)
+        data += (_gemm(name, (k, n, m, batch), y.size + a.size, b.size, a.each),)
     if len(c.ins) > 2 and c.ins[2].grad and c.ins[2].n < y.n:
-        data += (Kernel("sum", "reduction", 0, y.n, y.size, c.ins[2].size),)
+        data += (_column_sum(y, c.ins[2]),)
     saved = ((0,) if b.grad else ()) + ((1,) if a.grad else ())
     return Costs((forward,), data, (), saved)
 
@@ -71,9 +85,13 @@ def _grouped(c: Case) -> Costs:
     x, w, y = c.ins[0], c.ins[1], c.outs[0]
     k, n, experts = x.shape[-1], y.shape[-1], w.shape[0]
     m = x.n / max(k, 1) / max(experts, 1)
-    forward = _gemm("_grouped_mm", m, n, k, experts, x.size + w.size, y.size)
-    data = (_gemm("_grouped_mm", m, k, n, experts, y.size + w.size, x.size),) if x.grad else ()
-    weight = (_gemm("_grouped_mm", k, n, m, experts, y.size + x.size, w.size),) if w.grad else ()
+
+    def product(dims: tuple[float, float, float], read: float, write: float) -> Kernel:
+        return _gemm("_grouped_mm", (*dims, experts), read, write, x.each)
+
+    forward = product((m, n, k), x.size + w.size, y.size)
+    data = (product((m, k, n), y.size + w.size, x.size),) if x.grad else ()
+    weight = (product((k, n, m), y.size + x.size, w.size),) if w.grad else ()
     saved = ((0,) if w.grad else ()) + ((1,) if x.grad else ())
     return Costs((forward,), data, weight, saved)
 
@@ -101,8 +119,14 @@ def _conv(c: Case) -> Costs:
     plain = groups == 1 and all(v == 1 for a in ("stride", "dilation") for v in c.shape_attr(a))
     fast = 4 / 9 if plain and w.shape[2:] == (3, 3) else 1.0
 
+    window = flat_window(w.shape[2:])
+    step = c.shape_attr("stride")[0] if c.shape_attr("stride") else 1
+    stride = 1 / step if transposed else step
+
     def conv(name: str, dims: tuple[float, float, float], read: float, write: float) -> Kernel:
-        return Kernel(name, "conv", flops, 0, read, write, (*dims, groups), fast=fast)
+        return Kernel(
+            name, "conv", flops, 0, read, write, (*dims, groups), 1, 1, fast, x.each, window, stride
+        )
 
     bias = c.ins[2] if len(c.ins) > 2 else None
     forward = [conv("convolution", (rows_out, go, gi * kernel), x.size + w.size, y.size)]
@@ -115,11 +139,11 @@ def _conv(c: Case) -> Costs:
         weight.append(conv("convolution_backward.weight", dims, y.size + x.size, w.size))
     if bias is not None:
         # The bias is a separate pass over the output: cuDNN's convolution does not fuse it.
-        forward.append(Kernel("convolution.bias", "pointwise", 0, y.n, y.size + bias.size, y.size))
+        forward.append(pointwise("convolution.bias", y.size + bias.size, y.size, y.n, each=y.each))
         if bias.grad:
-            weight.append(
-                Kernel("convolution_backward.bias", "reduction", 0, y.n, y.size, bias.size)
-            )
+            shape = (c_out, rows_out, 0, 0)
+            name = "convolution_backward.bias"
+            weight.append(Kernel(name, "reduction", 0, y.n, y.size, bias.size, shape, each=y.each))
     saved = (0, 1) if x.grad or w.grad else ()
     return Costs(tuple(forward), tuple(data), tuple(weight), saved)
 
@@ -166,7 +190,7 @@ def _attention(c: Case) -> Costs:
     grad = q.grad or k.grad or v.grad
     read = q.size + k.size + v.size
     if c.attrs.get("algorithm", "fused") == "math":
-        return _math_attention(c, scores, qk, pv, mask)
+        return _math_attention(c, scores, mask)
     forward = Kernel(
         "_scaled_dot_product_attention",
         "attention",
@@ -177,6 +201,8 @@ def _attention(c: Case) -> Costs:
         (sq, sk, d, heads),
         1,
         done,
+        1,
+        q.each,
     )
     data: tuple[Kernel, ...] = ()
     if grad:
@@ -191,33 +217,37 @@ def _attention(c: Case) -> Costs:
                 (sq, sk, d, heads),
                 1,
                 done,
+                1,
+                q.each,
             ),
         )
     saved = ((0, 1, 2, ~0) + ((3,) if len(c.ins) > 3 else ())) if grad else ()
     return Costs((forward,), data, (), saved, 4 * heads * sq if grad else 0)
 
 
-def _math_attention(c: Case, scores: float, qk: float, pv: float, mask: float) -> Costs:
+def _math_attention(c: Case, scores: float, mask: float) -> Costs:
     q, k, v = c.ins[:3]
     y = c.outs[0]
     s = scores * q.each
     sq, sk, d, dv = q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1]
     heads = q.n / max(sq * d, 1)
+    e = q.each
+    rows = (heads * sq, sk, 0, 0)
     forward = (
-        Kernel("bmm", "gemm", qk, 0, q.size + k.size, s, (sq, sk, d, heads)),
-        Kernel("mul", "pointwise", 0, scores, s + mask, s),
-        Kernel("_softmax", "softmax", 0, 5 * scores, s, s),
-        Kernel("bmm", "gemm", pv, 0, s + v.size, y.size, (sq, dv, sk, heads)),
+        _gemm("bmm", (sq, sk, d, heads), q.size + k.size, s, e),
+        Kernel("mul", "pointwise", 0, scores, s + mask, s, each=e),
+        Kernel("_softmax", "softmax", 0, 5 * scores, s, s, rows, each=e),
+        _gemm("bmm", (sq, dv, sk, heads), s + v.size, y.size, e),
     )
     if not (q.grad or k.grad or v.grad):
         return Costs(forward)
     data = (
-        Kernel("bmm", "gemm", pv, 0, y.size + v.size, s, (sq, sk, dv, heads)),
-        Kernel("bmm", "gemm", pv, 0, s + y.size, v.size, (sk, dv, sq, heads)),
-        Kernel("_softmax_backward_data", "softmax", 0, 4 * scores, 2 * s, s),
-        Kernel("mul", "pointwise", 0, scores, s, s),
-        Kernel("bmm", "gemm", qk, 0, s + k.size, q.size, (sq, d, sk, heads)),
-        Kernel("bmm", "gemm", qk, 0, s + q.size, k.size, (sk, d, sq, heads)),
+        _gemm("bmm", (sq, sk, dv, heads), y.size + v.size, s, e),
+        _gemm("bmm", (sk, dv, sq, heads), s + y.size, v.size, e),
+        Kernel("_softmax_backward_data", "softmax", 0, 4 * scores, 2 * s, s, rows, each=e),
+        Kernel("mul", "pointwise", 0, scores, s, s, each=e),
+        _gemm("bmm", (sq, d, sk, heads), s + k.size, q.size, e),
+        _gemm("bmm", (sk, d, sq, heads), s + q.size, k.size, e),
     )
     return Costs(forward, data, (), (0, 1, 2), s)
 
@@ -244,9 +274,9 @@ def _rnn(c: Case) -> Costs:
 
     def run(name: str, read: float, write: float) -> Kernel:
         dims = (batch, gates * hidden, hidden, layers * directions)
-        return Kernel(
-            name, "rnn", flops, 8 * gates * states, read, write, dims, steps * layers * directions
-        )
+        launches = steps * layers * directions
+        work = 8 * gates * states
+        return Kernel(name, "rnn", flops, work, read, write, dims, launches, each=x.each)
 
     w = total(weights)
     forward = (run("rnn", x.size + w, y.size),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traincast.graph.graph import Op
-from traincast.graph.kinds.base import Case, Costs, Kernel, Kind, pointwise, register, total
+from traincast.graph.kinds.base import Case, Costs, Kernel, Kind, pointwise, register, summed, total
 
 _VIEW_BACKWARD = {
     "slice": "slice_backward",
@@ -24,14 +24,15 @@ def _view(c: Case) -> Costs:
     out = total(c.outs)
     if fn in ("split", "unbind"):
         name = "cat" if fn == "split" else "stack"
-        return Costs((), (Kernel(name, "copy", 0, 0, out, x.size),))
+        return Costs((), (Kernel(name, "copy", 0, 0, out, x.size, each=x.each),))
     if fn == "expand":
         y = c.outs[0]
         if y.n == x.n:
             return Costs(())
-        return Costs((), (Kernel("sum", "reduction", 0, y.n, y.size, x.size),))
+        return Costs((), (summed(y, x),))
     if fn in _VIEW_BACKWARD and c.outs[0].n < x.n:
-        return Costs((), (Kernel(_VIEW_BACKWARD[fn], "copy", 0, 0, out, x.size + out),))
+        back = Kernel(_VIEW_BACKWARD[fn], "copy", 0, 0, out, x.size + out, each=x.each)
+        return Costs((), (back,))
     return Costs(())
 
 
@@ -74,11 +75,12 @@ def _copy(c: Case) -> Costs:
         return Costs(())
     names = {"cast": "_to_copy", "pad": "constant_pad_nd"}
     per = 1 if fn == "cumsum" else 0
-    forward = Kernel(names.get(fn, fn), "copy", 0, per * y.n, total(c.ins), y.size)
+    name = names.get(fn, fn)
+    forward = Kernel(name, "copy", 0, per * y.n, total(c.ins), y.size, each=x.each)
     if not x.grad:
         return Costs((forward,))
     back = tuple(
-        Kernel(name, "copy", 0, per * y.n, y.size, x.size)
+        Kernel(name, "copy", 0, per * y.n, y.size, x.size, each=y.each)
         for name in _COPY_BACKWARD.get(fn, (f"{fn}_backward",))
     )
     return Costs((forward,), back)
@@ -99,7 +101,7 @@ register(
 def _concat(c: Case) -> Costs:
     """Backward is free: each input's gradient is a slice of the output's."""
     y = c.outs[0]
-    return Costs((Kernel("cat", "copy", 0, 0, total(c.ins), y.size),))
+    return Costs((Kernel("cat", "copy", 0, 0, total(c.ins), y.size, each=y.each),))
 
 
 def _concat_shape(c: Case) -> tuple[tuple[int, ...] | None, ...]:
@@ -129,12 +131,13 @@ def _embedding(c: Case) -> Costs:
     table, index = c.ins[0], c.ins[1]
     y = c.outs[0]
     rows = y.size * (index.n / max(y.n / max(table.shape[-1], 1), 1))
-    forward = Kernel("embedding", "gather", 0, 0, rows + index.size, y.size)
+    dims = (index.n, table.shape[-1], table.n / max(table.shape[-1], 1), 0)
+    forward = Kernel("embedding", "gather", 0, 0, rows + index.size, y.size, dims, each=table.each)
     if not table.grad:
         return Costs((forward,))
-    back = Kernel(
-        "embedding_dense_backward", "gather", 0, y.n, rows + index.size, table.size + rows
-    )
+    name = "embedding_dense_backward"
+    write = table.size + rows
+    back = Kernel(name, "gather", 0, y.n, rows + index.size, write, dims, each=table.each)
     return Costs((forward,), (), (back,), (1,))
 
 
@@ -166,12 +169,12 @@ def _gather(c: Case) -> Costs:
     x, y = c.ins[0], c.outs[0]
     writes_into = fn in ("scatter", "scatter_add", "index_add", "index_put")
     read = total(c.ins[1:]) + (x.size if writes_into else y.size)
-    forward = Kernel(fn, "gather", 0, 0, read, y.size)
+    forward = Kernel(fn, "gather", 0, 0, read, y.size, each=x.each)
     if not any(a.grad for a in c.ins):
         return Costs((forward,))
     moved = min(x.n, y.n) * x.each
     back = tuple(
-        Kernel(name, "gather", 0, y.n, 2 * moved, x.size + moved)
+        Kernel(name, "gather", 0, y.n, 2 * moved, x.size + moved, each=x.each)
         for name in _GATHER_BACKWARD.get(fn, (f"{fn}_backward",))
     )
     saved = tuple(i for i in range(1, len(c.ins)) if not c.ins[i].grad)
@@ -193,7 +196,8 @@ register(
 def _fill(c: Case) -> Costs:
     if "empty" in str(c.attrs["fn"]):
         return Costs(())
-    return Costs((Kernel(str(c.attrs["fn"]), "fill", 0, 0, 0, total(c.outs)),))
+    each = c.outs[0].each
+    return Costs((Kernel(str(c.attrs["fn"]), "fill", 0, 0, 0, total(c.outs), each=each),))
 
 
 register(
@@ -214,10 +218,11 @@ def _interpolate(c: Case) -> Costs:
     # The longer names first: `linear` is part of them.
     taps = {"nearest": 1, "trilinear": 8, "bilinear": 4, "linear": 2, "bicubic": 16}
     per = next((n for key, n in taps.items() if key in name), 4)
-    forward = Kernel(name, "interpolate", 0, 2 * per * y.n, x.size, y.size)
+    forward = Kernel(name, "interpolate", 0, 2 * per * y.n, x.size, y.size, each=x.each)
     if not x.grad:
         return Costs((forward,))
-    back = Kernel(f"{name}_backward", "interpolate", 0, 2 * per * y.n, y.size, x.size)
+    name += "_backward"
+    back = Kernel(name, "interpolate", 0, 2 * per * y.n, y.size, x.size, each=x.each)
     return Costs((forward,), (back,), (), (0, 1) if "grid" in name else ())
 
 
@@ -236,10 +241,12 @@ register(
 def _sort(c: Case) -> Costs:
     """Sorting and top-k, as routing in a mixture of experts uses them; several passes."""
     x = c.ins[0]
-    forward = Kernel(str(c.attrs["fn"]), "sort", 0, 8 * x.n, 4 * x.size, 2 * total(c.outs))
+    write = 2 * total(c.outs)
+    forward = Kernel(str(c.attrs["fn"]), "sort", 0, 8 * x.n, 4 * x.size, write, each=x.each)
     if not x.grad:
         return Costs((forward,))
-    back = Kernel("value_selecting_reduction_backward", "gather", 0, 0, 2 * total(c.outs), x.size)
+    name = "value_selecting_reduction_backward"
+    back = Kernel(name, "gather", 0, 0, 2 * total(c.outs), x.size, each=x.each)
     return Costs((forward,), (back,), (), (~1,) if len(c.outs) > 1 else ())
 
 
@@ -288,7 +295,7 @@ def _accumulate(c: Case) -> Costs:
     """A value with several readers gets its gradients added up, one kernel a further reader."""
     x = c.ins[0]
     more = int(c.number("readers")) - 1
-    return Costs((), (pointwise("add", 2 * x.size, x.size, x.n),) * more)
+    return Costs((), (pointwise("add", 2 * x.size, x.size, x.n, each=x.each),) * more)
 
 
 register(

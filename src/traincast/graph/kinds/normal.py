@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from traincast.graph.graph import Op
-from traincast.graph.kinds.base import Case, Costs, Kernel, Kind, pointwise, register, total
+from traincast.graph.kinds.base import (
+    Case,
+    Costs,
+    Kernel,
+    Kind,
+    flat_window,
+    pointwise,
+    prod,
+    register,
+    total,
+)
 
 _SPATIAL = frozenset({"depth", "height", "width", "length"})
 
@@ -21,12 +31,15 @@ def _norm(name: str, statistics: int) -> Callable[[Case], Costs]:
         x, y = c.ins[0], c.outs[0]
         affine = c.ins[1:]
         groups = _groups(c)
-        forward = Kernel(name, "norm", 0, 8 * x.n, 2 * x.size + total(affine), y.size)
+        dims = (groups, x.n / max(groups, 1), 0, 0)
+
+        def kernel(called: str, ops: float, read: float, write: float) -> Kernel:
+            return Kernel(called, "norm", 0, ops * x.n, read, write, dims, each=x.each)
+
+        forward = kernel(name, 8, 2 * x.size + total(affine), y.size)
         if not any(a.grad for a in c.ins):
             return Costs((forward,))
-        back = Kernel(
-            f"{name}_backward", "norm", 0, 12 * x.n, 2 * (x.size + y.size), x.size + total(affine)
-        )
+        back = kernel(f"{name}_backward", 12, 2 * (x.size + y.size), x.size + total(affine))
         saved = (0, 1) if len(c.ins) > 1 else (0,)
         return Costs((forward,), (back,), (), saved, 4 * statistics * groups)
 
@@ -69,10 +82,15 @@ for _name, _aten, _count, _attrs, _parallel, _text in (
 def _softmax(c: Case) -> Costs:
     x, y = c.ins[0], c.outs[0]
     name = "_log_softmax" if c.attrs.get("log") else "_softmax"
-    forward = Kernel(name, "softmax", 0, 14 * x.n, x.size, y.size)
+    axis = int(c.number("axis")) % max(len(x.shape), 1)
+    columns = x.shape[axis] if x.shape else 1
+    inner = prod(x.shape[axis + 1 :])
+    dims = (x.n / max(columns, 1), columns, inner if inner > 1 else 0, 0)
+    forward = Kernel(name, "softmax", 0, 14 * x.n, x.size, y.size, dims, each=x.each)
     if not x.grad:
         return Costs((forward,))
-    back = Kernel(f"{name}_backward_data", "softmax", 0, 5 * x.n, 2 * y.size, x.size)
+    name += "_backward_data"
+    back = Kernel(name, "softmax", 0, 5 * x.n, 2 * y.size, x.size, dims, each=x.each)
     return Costs((forward,), (back,), (), (~0,))
 
 
@@ -97,15 +115,24 @@ def _cross_entropy(c: Case) -> Costs:
     """
     x, target = c.ins[0], c.ins[1]
     loss = "nll_loss2d" if len(x.shape) > 2 else "nll_loss"
+    inner = prod(x.shape[2:])
+    dims = (target.n, x.n / max(target.n, 1), inner if inner > 1 else 0, 0)
+    e = x.each
+    picked = target.size + target.n * e
     forward = (
-        Kernel("_log_softmax", "softmax", 0, 14 * x.n, x.size, x.size),
-        Kernel(f"{loss}_forward", "reduction", 0, target.n, 2 * target.size, c.outs[0].size),
-    )
+        Kernel("_log_softmax", "softmax", 0, 14 * x.n, x.size, x.size, dims, each=e),
+        Kernel(
+            f"{loss}_forward", "reduction", 0, target.n, picked, c.outs[0].size,
+            (1, target.n, 0, 0), each=e,
+        ),
+    )  # fmt: skip
     if not x.grad:
         return Costs(forward)
     data = (
-        Kernel(f"{loss}_backward", "fill", 0, target.n, target.size, x.size),
-        Kernel("_log_softmax_backward_data", "softmax", 0, 5 * x.n, 2 * x.size, x.size),
+        Kernel(f"{loss}_backward", "fill", 0, target.n, target.size, x.size, each=e),
+        Kernel(
+            "_log_softmax_backward_data", "softmax", 0, 5 * x.n, 2 * x.size, x.size, dims, each=e
+        ),
     )
     return Costs(forward, data, (), (1,), x.size, x.size)
 
@@ -125,18 +152,23 @@ register(
 def _pool(c: Case) -> Costs:
     """Max or average over windows. Max keeps input and argmax (int64), average its input."""
     x, y = c.ins[0], c.outs[0]
-    window = 1.0
-    for size in c.shape_attr("kernel"):
-        window *= size
+    kernel = c.shape_attr("kernel")
+    window = prod(kernel)
+    stride = x.shape[-len(kernel)] / max(y.shape[-len(kernel)], 1)
     is_max = c.attrs["op"] == "max"
     name = str(c.attrs.get("aten", "max_pool2d_with_indices" if is_max else "avg_pool2d"))
-    forward = Kernel(name, "pool", 0, window * y.n, x.size, total(c.outs))
+
+    def pool(called: str, read: float, write: float) -> Kernel:
+        return Kernel(
+            called, "pool", 0, window * y.n, read, write, (y.n, window, 0, 0),
+            each=x.each, window=flat_window(kernel), stride=stride,
+        )  # fmt: skip
+
+    forward = pool(name, x.size, total(c.outs))
     if not x.grad:
         return Costs((forward,))
     index = c.outs[1].size if len(c.outs) > 1 else 0
-    back = Kernel(
-        f"{name}_backward", "pool", 0, window * y.n, y.size + index, x.size * (2 if is_max else 1)
-    )
+    back = pool(f"{name}_backward", y.size + index, x.size * (2 if is_max else 1))
     return Costs((forward,), (back,), (), (0, ~1) if is_max and len(c.outs) > 1 else (0,))
 
 
@@ -171,13 +203,15 @@ _STOPS = frozenset({"argmax", "argmin", "any", "all", "histc", "bincount", "nonz
 def _reduce(c: Case) -> Costs:
     fn = str(c.attrs["fn"])
     x, y = c.ins[0], c.outs[0]
-    forward = Kernel(fn, "reduction", 0, x.n, x.size, total(c.outs))
+    inner = x.shape[-1] if x.shape and y.shape and x.shape[-1] == y.shape[-1] else 0
+    dims = (y.n, x.n / max(y.n, 1), inner, 0)
+    forward = Kernel(fn, "reduction", 0, x.n, x.size, total(c.outs), dims, each=x.each)
     if not x.grad or fn in _STOPS:
         return Costs((forward,))
     names, keeps = _REDUCE_BACKWARD.get(fn, ((f"{fn}_backward",), "i"))
     # A sum's gradient is a broadcast view; only what comes after it is computed, on the view's
     # small base where the aten op allows (mean divides the expanded gradient: full size).
-    data = tuple(pointwise(name, y.size, x.size, x.n) for name in names)
+    data = tuple(pointwise(name, y.size, x.size, x.n, each=x.each) for name in names)
     saved = ((0,) if "i" in keeps else ()) + ((~0,) if "o" in keeps else ())
     return Costs((forward,), data, (), saved)
 

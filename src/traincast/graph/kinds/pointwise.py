@@ -99,14 +99,15 @@ def _pointwise(c: Case) -> Costs:
     fn = str(c.attrs["fn"])
     y = c.outs[0]
     rule = RULES.get(fn, Rule(1, "-", ()) if fn in NOT_DIFFERENTIABLE else Rule(4, "i", (fn,)))
-    forward = pointwise(fn, total(c.ins), total(c.outs), y.n, rule.ops)
+    each = c.ins[0].each if c.ins else y.each
+    forward = pointwise(fn, total(c.ins), total(c.outs), y.n, rule.ops, each)
     data: list[Kernel] = []
     for index, x in enumerate(c.ins):
         if not x.grad:
             continue
         extra = _operands(c, fn, index, rule)
         data += [
-            pointwise(name, y.n * x.each + extra, y.n * x.each, y.n, rule.ops)
+            pointwise(name, y.n * x.each + extra, y.n * x.each, y.n, rule.ops, x.each)
             for name in _backward_of(fn, index, rule)
         ]
         if x.n < y.n:
@@ -180,10 +181,10 @@ register(
 def _dropout(c: Case) -> Costs:
     """One pass forward, which also writes a mask of one byte an element; one pass back."""
     x, y = c.ins[0], c.outs[0]
-    forward = pointwise("native_dropout", x.size, y.size + y.n, y.n, 12)
+    forward = pointwise("native_dropout", x.size, y.size + y.n, y.n, 12, x.each)
     if not x.grad:
         return Costs((forward,))
-    back = pointwise("native_dropout_backward", y.size + y.n, x.size, y.n, 2)
+    back = pointwise("native_dropout_backward", y.size + y.n, x.size, y.n, 2, x.each)
     return Costs((forward,), (back,), (), (), y.n)
 
 
