@@ -7,7 +7,7 @@ network of 126 equal layers costs no more to evaluate than one layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.graph import DTYPE_BYTES, FLOATS, KINDS, Attr, Graph, Op, Size
-from traincast.graph.kinds import Arg, Case, Costs
+from traincast.graph.kinds import Arg, Case, Costs, Kernel
 from traincast.graph.precision import (
     AUTOCAST_HIGH,
     AUTOCAST_HIGH_FUNCTIONS,
@@ -340,28 +340,36 @@ FAMILIES = (
     "copy", "gather", "fill", "sort", "interpolate", "unknown",
 )  # fmt: skip
 _FAMILY = {name: i for i, name in enumerate(FAMILIES)}
+_EMPTY: Floats = np.zeros(0)
 
 
 def kernels_of(program: Program, batch: int, seq: int) -> Kernels:
     """Evaluate every class of a program at one batch and sequence length."""
-    rows: list[tuple[float, ...]] = []
-    names: list[str] = []
+    rows: list[tuple[int, int, Kernel]] = []
     extra = np.zeros(len(program.classes))
     workspace = np.zeros(len(program.classes))
     for index, op_class in enumerate(program.classes):
         costs = op_class.at(batch, seq)
         extra[index], workspace[index] = costs.extra, costs.workspace
         for phase, kernels in enumerate((costs.forward, costs.data, costs.weight)):
-            for k in kernels:
-                rows.append(
-                    (index, phase, _FAMILY[k.family], k.flops, k.ops, k.read, k.write, *k.dims,
-                     k.launches, k.done, k.fast, k.each, *k.window, k.stride)
-                )  # fmt: skip
-                names.append(k.name)
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), 18)
+            rows += [(index, phase, k) for k in kernels]
+    return kernel_table(rows, extra, workspace)
+
+
+def kernel_table(
+    rows: Sequence[tuple[int, int, Kernel]], extra: Floats = _EMPTY, workspace: Floats = _EMPTY
+) -> Kernels:
+    """Return kernels, each with its class and phase, as columns."""
+    flat = [
+        (index, phase, _FAMILY[k.family], k.flops, k.ops, k.read, k.write, *k.dims,
+         k.launches, k.done, k.fast, k.each, *k.window, k.stride)
+        for index, phase, k in rows
+    ]  # fmt: skip
+    table = np.array(flat, dtype=np.float64).reshape(len(rows), 18)
     whole = table[:, :3].astype(np.int64)
+    names = tuple(k.name for _, _, k in rows)
     return Kernels(
         whole[:, 0], whole[:, 1], whole[:, 2], table[:, 3], table[:, 4], table[:, 5], table[:, 6],
         table[:, 7:11], table[:, 11], table[:, 12], table[:, 13], table[:, 14],
-        table[:, 15:17], table[:, 17], tuple(names), extra, workspace,
+        table[:, 15:17], table[:, 17], names, extra, workspace,
     )  # fmt: skip

@@ -1,0 +1,182 @@
+"""Kernel models: a few physical parameters, and a smooth correction by shape.
+
+A kernel that moves `bytes` and multiplies `flops` takes
+
+    t = floor + ( (flops / (peak · e_c · fill))² + (bytes / (bandwidth · e_b))² )^½
+
+`e_c` and `e_b` are what it reaches of the datasheet's peak and bandwidth, `fill` how far its tiles
+fill the multiprocessors (waves), `floor` what the shortest launch takes. The square root of squares
+is a smooth maximum. Three numbers cannot tell which algorithm a library picks for a shape, so what
+is left is a smooth function of the shape, a Gaussian process over its logarithms:
+
+    log t(x) = log base(x) + mean + Σᵢ wᵢ · a² · exp(-½ |(x - xᵢ) / s|²)
+
+Far from every measured shape the sum vanishes: outside the measured range a kernel is priced by its
+physical parameters alone, and the error to expect grows to `spread`, what those alone leave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from traincast.estimate.program import Floats
+
+_RESIDUE = 1.5
+"""Largest correction, in logarithms (a factor of 4.5 either way)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Residual:
+    """A Gaussian process over features; logarithms of measured over base seconds."""
+
+    mean: float
+    amplitude: float
+    """Standard deviation of what the process explains."""
+    noise: float
+    """Standard deviation of what it does not: measurement, and what the features do not tell."""
+    scales: Floats
+    """(features,): distance over which two shapes are alike."""
+    points: Floats
+    """(points, features): measured shapes, divided by `scales`."""
+    weights: Floats
+    """(points,)"""
+
+    def at(self, features: Floats) -> tuple[Floats, Floats]:
+        """Return the correction for each row, and how far it can be trusted (0 to 1)."""
+        scaled = features / self.scales
+        square = (
+            (scaled**2).sum(1)[:, None]
+            + (self.points**2).sum(1)[None, :]
+            - 2.0 * scaled @ self.points.T
+        )
+        alike = np.exp(-0.5 * np.maximum(square, 0.0))
+        value = self.mean + self.amplitude**2 * (alike @ self.weights)
+        known: Floats = alike.max(axis=1, initial=0.0)
+        return np.clip(value, -_RESIDUE, _RESIDUE), known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KernelModel:
+    """What one kind of kernel takes on one device, in one type and layout."""
+
+    compute: float
+    """e_c, of the peak for the type; 0 for kernels that multiply no matrices."""
+    bandwidth: float
+    """e_b, of memory bandwidth; may exceed 1 where caches serve what `bytes` counts."""
+    floor_s: float
+    """Seconds of the shortest launch."""
+    error: float
+    """Standard deviation of log(measured / predicted) on shapes left out."""
+    spread: float
+    """The same for the physical parameters alone: what to expect outside the measured range."""
+    rows: int
+    """Measurements it was fitted to."""
+    residual: Residual | None = field(default=None)
+
+    def base(self, flops: Floats, traffic: Floats, peak: float, bandwidth: float) -> Floats:
+        """Return seconds by the physical parameters alone; `flops` is divided by its fill."""
+        work = flops / (peak * self.compute) if self.compute > 0 else np.zeros_like(flops)
+        moved = traffic / (bandwidth * self.bandwidth)
+        seconds: Floats = self.floor_s + np.hypot(work, moved)
+        return seconds
+
+
+def fit_base(
+    flops: Floats, traffic: Floats, seconds: Floats, peak: float, bandwidth: float
+) -> tuple[float, float, float]:
+    """Return e_c, e_b and the floor that fit measured seconds best, in relative terms."""
+    matrix = bool(np.any(flops > 0))
+    start = np.log([0.4, 0.6, max(float(seconds.min()) * 0.8, 1e-8)])
+    free = np.array([matrix, True, True])
+    low, high = np.log([1e-3, 1e-3, 1e-8]), np.log([1.5, 20.0, 1e-2])
+
+    def off(theta: Floats) -> Floats:
+        e_c, e_b, floor = np.exp(theta)
+        work = flops / (peak * e_c) if matrix else 0.0
+        guess = floor + np.hypot(work, traffic / (bandwidth * e_b))
+        residue: Floats = np.log(guess / seconds)
+        return residue
+
+    theta = _levenberg(off, start, free, low, high)
+    e_c, e_b, floor = (float(v) for v in np.exp(theta))
+    return (e_c if matrix else 0.0), e_b, floor
+
+
+def _levenberg(off, theta: Floats, free, low: Floats, high: Floats) -> Floats:  # type: ignore[no-untyped-def]
+    """Minimise the sum of √(1 + off²) over the free entries of theta, within bounds."""
+
+    def cost(value: Floats) -> float:
+        return float(np.sqrt(1.0 + off(value) ** 2).sum())
+
+    index = np.flatnonzero(free)
+    damping, best = 1e-2, cost(theta)
+    for _ in range(60):
+        now = off(theta)
+        weight = 1.0 / np.sqrt(1.0 + now**2)
+        slope = np.empty((len(now), len(index)))
+        for column, i in enumerate(index):
+            step = theta.copy()
+            step[i] += 1e-4
+            slope[:, column] = (off(step) - now) / 1e-4
+        square = slope.T @ (slope * weight[:, None])
+        pull = slope.T @ (now * weight)
+        damped = square + damping * np.diag(np.diag(square) + 1e-9)
+        move = theta.copy()
+        move[index] -= np.linalg.solve(damped, pull)
+        move = np.clip(move, low, high)
+        found = cost(move)
+        if found < best:
+            done = best - found < 1e-7 * best
+            theta, best, damping = move, found, damping * 0.3
+            if done:
+                break
+        else:
+            damping *= 4.0
+            if damping > 1e6:
+                break
+    return theta
+
+
+_NOISES = (0.03, 0.06, 0.12, 0.25)
+_STRETCH = (0.5, 0.7, 1.0, 1.4, 2.0, 3.0)
+
+
+def fit_residual(features: Floats, log_ratio: Floats, scales: Floats) -> tuple[Residual, float]:
+    """Return the process that best predicts each shape from the others, and its error there.
+
+    Shapes alike in all features (the same kernel measured twice) share one left-out fold, so that
+    none predicts itself. `scales` are multiplied by one common stretch.
+    """
+    mean = float(np.median(log_ratio))
+    rest = np.clip(log_ratio - mean, -_RESIDUE, _RESIDUE)
+    amplitude = max(float(np.sqrt(np.mean(rest**2))), 0.02)
+    best: tuple[float, float, float] | None = None
+    for stretch in _STRETCH:
+        scaled = features / (scales * stretch)
+        square = ((scaled[:, None, :] - scaled[None, :, :]) ** 2).sum(-1)
+        alike = amplitude**2 * np.exp(-0.5 * square)
+        for noise in _NOISES:
+            inverse = np.linalg.inv(alike + noise**2 * np.eye(len(rest)))
+            left_out = (inverse @ rest) / np.diag(inverse)
+            error = float(np.mean(np.abs(left_out)))
+            if best is None or error < best[0]:
+                best = (error, stretch, noise)
+    assert best is not None
+    _, stretch, noise = best
+    scaled = features / (scales * stretch)
+    square = ((scaled[:, None, :] - scaled[None, :, :]) ** 2).sum(-1)
+    gram = amplitude**2 * np.exp(-0.5 * square) + noise**2 * np.eye(len(rest))
+    inverse = np.linalg.inv(gram)
+    weights = inverse @ rest
+    error = float(np.sqrt(np.mean((weights / np.diag(inverse)) ** 2)))
+    residual = Residual(
+        mean=mean,
+        amplitude=amplitude,
+        noise=noise,
+        scales=scales * stretch,
+        points=scaled,
+        weights=weights,
+    )
+    return residual, error

@@ -1,0 +1,193 @@
+"""A profile: what was measured on one device with one software stack, as kernel models.
+
+JSON, under 500 kB: the models' parameters as numbers, the shapes that correct them as packed
+16-bit fixed-point values (1/128 of a doubling), and where everything comes from.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from traincast.errors import InputFileError
+from traincast.estimate.calibrated.models import KernelModel, Residual
+
+SCHEMA = 1
+"""Version of the form; a profile of another version is refused."""
+LARGEST = 500_000
+"""Bytes that a profile may take."""
+_FIXED = 128.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What the host takes to issue eager ops; seconds."""
+
+    ops: Mapping[str, tuple[float, float, float]] = field(hash=False)
+    """For each op measured: without autograd, recording for autograd, and its backward."""
+    autocast: float = 0.0
+    """What autocast adds to an op that it lets pass or casts for, beside the casts themselves."""
+    update: Mapping[str, tuple[float, float]] = field(hash=False, default_factory=dict)
+    """For each optimizer: seconds a step, and seconds for each parameter tensor."""
+    scale: float = 1.0
+    """Real networks over single ops in a loop: Python around them, colder caches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Profile:
+    """A device's kernel models and host costs."""
+
+    device: str
+    """Catalog name of the device that was measured."""
+    models: Mapping[str, KernelModel]
+    """By key, as `species.key` makes it."""
+    host: Host | None
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """What runs of whole steps say about groups of kernels: multiplies their seconds."""
+    errors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """5th and 95th percentile of measured over predicted steps, by regime."""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Device, clocks, driver, software, date, rows used: for people and for checks."""
+
+
+def profile_to_json(profile: Profile) -> str:
+    """Return a profile as text."""
+    host = profile.host
+    body = {
+        "schema": SCHEMA,
+        "device": profile.device,
+        "provenance": dict(profile.provenance),
+        "factors": dict(profile.factors),
+        "errors": {k: list(v) for k, v in profile.errors.items()},
+        "host": None
+        if host is None
+        else {
+            "ops": {k: [_short(v) for v in row] for k, row in host.ops.items()},
+            "autocast": _short(host.autocast),
+            "update": {k: [_short(v) for v in row] for k, row in host.update.items()},
+            "scale": host.scale,
+        },
+        "models": {key: _model_form(model) for key, model in sorted(profile.models.items())},
+    }
+    return json.dumps(body, indent=1) + "\n"
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _model_form(model: KernelModel) -> dict[str, Any]:
+    form: dict[str, Any] = {
+        "compute": _short(model.compute),
+        "bandwidth": _short(model.bandwidth),
+        "floor_s": _short(model.floor_s),
+        "error": _short(model.error),
+        "spread": _short(model.spread),
+        "rows": model.rows,
+    }
+    r = model.residual
+    if r is not None:
+        points = np.rint(r.points * r.scales * _FIXED).astype("<i2")
+        form["residual"] = {
+            "mean": _short(r.mean),
+            "amplitude": _short(r.amplitude),
+            "noise": _short(r.noise),
+            "scales": [_short(float(s)) for s in r.scales],
+            "points": base64.b64encode(points.tobytes()).decode(),
+            "weights": base64.b64encode(r.weights.astype("<f2").tobytes()).decode(),
+        }
+    return form
+
+
+def profile_from_json(text: str, source: Path | str) -> Profile:
+    """Return the profile that a text holds; raise an error that names what is wrong with it."""
+    path = Path(source)
+    try:
+        body = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputFileError(path, f"is not JSON: {error}") from error
+    if not isinstance(body, dict) or "schema" not in body or "models" not in body:
+        raise InputFileError(
+            path, "is not a profile", "make one with `traincast calibrate -o FILE`"
+        )
+    if body["schema"] != SCHEMA:
+        raise InputFileError(
+            path,
+            f"is a profile of schema {body['schema']!r}; this traincast reads schema {SCHEMA}",
+            "calibrate again, or use the version of traincast that wrote it",
+        )
+    try:
+        host = body.get("host")
+        return Profile(
+            device=str(body["device"]),
+            models={key: _model(form) for key, form in body["models"].items()},
+            host=None if host is None else _host(host),
+            factors={k: float(v) for k, v in body.get("factors", {}).items()},
+            errors={k: (float(v[0]), float(v[1])) for k, v in body.get("errors", {}).items()},
+            provenance=body.get("provenance", {}),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise InputFileError(
+            path, f"is a damaged profile: {error!r}", "calibrate again, or fetch the file again"
+        ) from error
+
+
+def _host(form: Mapping[str, Any]) -> Host:
+    return Host(
+        ops={k: (float(v[0]), float(v[1]), float(v[2])) for k, v in form["ops"].items()},
+        autocast=float(form.get("autocast", 0.0)),
+        update={k: (float(v[0]), float(v[1])) for k, v in form.get("update", {}).items()},
+        scale=float(form.get("scale", 1.0)),
+    )
+
+
+def _model(form: Mapping[str, Any]) -> KernelModel:
+    r = form.get("residual")
+    residual = None
+    if r is not None:
+        scales = np.array(r["scales"], dtype=np.float64)
+        packed = np.frombuffer(base64.b64decode(r["points"]), dtype="<i2")
+        weights = np.frombuffer(base64.b64decode(r["weights"]), dtype="<f2").astype(np.float64)
+        residual = Residual(
+            mean=float(r["mean"]),
+            amplitude=float(r["amplitude"]),
+            noise=float(r["noise"]),
+            scales=scales,
+            points=packed.reshape(len(weights), len(scales)) / _FIXED / scales,
+            weights=weights,
+        )
+    return KernelModel(
+        compute=float(form["compute"]),
+        bandwidth=float(form["bandwidth"]),
+        floor_s=float(form["floor_s"]),
+        error=float(form["error"]),
+        spread=float(form["spread"]),
+        rows=int(form["rows"]),
+        residual=residual,
+    )
+
+
+def read_profile(path: Path) -> Profile:
+    """Return the profile in a file; read once for each version of the file."""
+    try:
+        stamp = path.stat().st_mtime_ns
+    except OSError as error:
+        raise InputFileError(path, f"cannot be read: {error.strerror}") from error
+    return _read(path, stamp)
+
+
+@lru_cache(maxsize=32)
+def _read(path: Path, stamp: int) -> Profile:
+    del stamp
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputFileError(path, f"cannot be read: {error}") from error
+    return profile_from_json(text, path)

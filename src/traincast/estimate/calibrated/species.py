@@ -1,0 +1,162 @@
+"""Which model prices a kernel, and by which features of its shape.
+
+A key is `species|type|layout`: `conv.forward|bf16|nhwc`, `native_layer_norm|fp32|`. The species of
+a matrix kernel is its family and phase; of any other kernel, the aten op that runs it. What was
+not measured falls back step by step: another layout, a type of the same width, the family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from traincast.estimate.program import FAMILIES, Floats, Kernels
+from traincast.estimate.roofline import fill
+from traincast.graph.precision import Precision
+from traincast.hardware import Device
+
+PHASES = ("forward", "data", "weight")
+_IMAGES = ("batch_norm", "pool", "upsample", "interpolate", "group_norm")
+_HALF = ("bf16", "fp16")
+_FULL = ("tf32", "fp32")
+ROWWISE = ("norm", "softmax", "reduction")
+
+
+def type_of(each: float, precision: Precision, matrix: bool) -> str:
+    """Return the type that a kernel computes in: for vector kernels tf32 is fp32."""
+    if each == 2:
+        return "fp16" if precision.compute == "float16" else "bf16"
+    return "tf32" if matrix and precision.peak == "tf32" else "fp32"
+
+
+def species_of(name: str, family: str, phase: int, depth_of_group: float, groups: float) -> str:
+    """Return the species; the last two are cin/g of a convolution and g."""
+    if family == "gemm":
+        return "gemm.batched" if groups > 1 else f"gemm.{PHASES[phase]}"
+    if family == "conv":
+        kind = "conv" if groups <= 1 else "dwconv" if depth_of_group <= 1 else "gconv"
+        return f"{kind}.{PHASES[phase]}"
+    if family == "attention":
+        return "attention.forward" if phase == 0 else "attention.backward"
+    return name
+
+
+def key_of(species: str, dtype: str, layout: str) -> str:
+    """Return the key of a model; only kernels over images tell layouts apart."""
+    told = "conv." in species or any(part in species for part in _IMAGES)
+    return f"{species}|{dtype}|{layout if told else ''}"
+
+
+def keys_of(kernels: Kernels, precision: Precision, layout: str) -> list[str]:
+    """Return the key of every kernel."""
+    gi = group_depth(kernels)
+    found = []
+    for i, name in enumerate(kernels.names):
+        family = FAMILIES[kernels.family[i]]
+        matrix = family in ("gemm", "conv", "attention", "rnn")
+        dtype = type_of(float(kernels.each[i]), precision, matrix)
+        phase = int(kernels.phase[i])
+        if family == "gemm" and precision.peak == "fp8" and dtype == "bf16":
+            dtype = "fp8"
+        species = species_of(name, family, phase, float(gi[i]), float(kernels.dims[i, 3]))
+        found.append(key_of(species, dtype, layout))
+    return found
+
+
+def group_depth(kernels: Kernels) -> Floats:
+    """Return input channels of one group, for convolutions; 0 elsewhere."""
+    window = kernels.window.prod(axis=1)
+    conv = kernels.family == FAMILIES.index("conv")
+    by_phase = np.choose(
+        np.minimum(kernels.phase, 2),
+        (kernels.dims[:, 2] / window, kernels.dims[:, 1], kernels.dims[:, 1] / window),
+    )
+    depth: Floats = np.where(conv, by_phase, 0.0)
+    return depth
+
+
+def work_of(kernels: Kernels, device: Device) -> tuple[Floats, Floats]:
+    """Return FLOPs over their fill, and bytes, of every kernel."""
+    gemm = np.isin(kernels.family, [FAMILIES.index(f) for f in ("gemm", "conv", "rnn")])
+    flops = np.where(gemm, kernels.flops / fill(kernels.dims, device.units), kernels.flops)
+    return flops * kernels.done, kernels.read + kernels.write
+
+
+def fallbacks(key: str, family: str) -> Iterator[str]:
+    """Yield keys to look for, from the very key to the family's."""
+    species, dtype, layout = key.split("|")
+    types = [dtype]
+    if dtype in ("fp8", *_HALF):
+        types += [t for t in _HALF if t != dtype]
+    elif dtype in _FULL:
+        types += [t for t in ("fp32", "tf32") if t != dtype]
+    layouts = [layout] + [v for v in ("nhwc", "nchw", "") if v != layout]
+    near = {"dwconv": "gconv", "gconv": "conv"}
+    names = [species]
+    head, _, phase = species.partition(".")
+    if head in near and phase:
+        names += [f"{near[head]}.{phase}", f"conv.{phase}"]
+    if family == "gemm":
+        names += ["gemm.batched", "gemm.forward"]
+    if family == "rnn":
+        names += ["gemm.forward"]
+    names.append(family)
+    for name in names:
+        for kind in types:
+            for order in layouts:
+                yield f"{name}|{kind}|{order}"
+    for name in names:
+        for kind in ("fp32", "bf16", "tf32", "fp16"):
+            yield f"{name}|{kind}|"
+    yield "pointwise|fp32|"
+
+
+def features_of(family: str, kernels: Kernels, chosen: Floats) -> Floats:
+    """Return the features of some kernels of one family: logarithms of their shape, base 2."""
+    index = chosen.astype(np.int64)
+    dims = np.maximum(kernels.dims[index], 1.0)
+    if family == "conv":
+        window = kernels.window[index]
+        area = window.prod(axis=1)
+        phase = np.minimum(kernels.phase[index], 2)
+        rows = np.choose(phase, (dims[:, 0], dims[:, 0], dims[:, 2]))
+        go = np.choose(phase, (dims[:, 1], dims[:, 2] / area, dims[:, 0]))
+        gi = np.choose(phase, (dims[:, 2] / area, dims[:, 1], dims[:, 1] / area))
+        columns = [rows, gi, go, dims[:, 3], window[:, 0], window[:, 1], kernels.stride[index]]
+        logs = [np.log2(np.maximum(c, 1e-3)) for c in columns]
+        return np.column_stack([*logs, _aligned(gi), _aligned(go)])
+    if family == "gemm":
+        return np.column_stack(
+            [np.log2(dims), _aligned(dims[:, 0]), _aligned(dims[:, 1]), _aligned(dims[:, 2])]
+        )
+    if family == "attention":
+        return np.column_stack([np.log2(dims), 2.0 * (kernels.done[index] < 1.0)])
+    traffic = np.maximum(kernels.read[index] + kernels.write[index], 1.0)
+    if family in ROWWISE:
+        return np.log2(np.column_stack([dims[:, 0], dims[:, 1], dims[:, 2]]))
+    if family == "pool":
+        return np.column_stack([np.log2(traffic), np.log2(kernels.window[index].prod(axis=1))])
+    return np.log2(traffic)[:, None]
+
+
+def _aligned(length: Floats) -> Floats:
+    """Return how often 2 divides a length, up to three times: matrix units want multiples of 8."""
+    whole = np.rint(length).astype(np.int64)
+    result: Floats = np.zeros(len(whole))
+    for power in (2, 4, 8):
+        result += whole % power == 0
+    return result
+
+
+SCALES: Mapping[str, Floats] = {
+    "conv": np.array([2.0, 1.5, 1.5, 1.5, 1.0, 1.0, 1.0, 3.0, 3.0]),
+    "gemm": np.array([1.5, 1.5, 1.5, 2.0, 4.0, 4.0, 4.0]),
+    "attention": np.array([1.5, 1.5, 1.0, 2.0, 2.0]),
+    "norm": np.array([2.0, 2.0, 3.0]),
+    "softmax": np.array([2.0, 2.0, 3.0]),
+    "reduction": np.array([2.0, 2.0, 3.0]),
+    "pool": np.array([2.0, 1.5]),
+}
+"""Distances over which shapes are alike, in the features' units; stretched in fitting."""
+STREAM_SCALES = np.array([2.0])

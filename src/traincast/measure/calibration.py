@@ -1,0 +1,142 @@
+"""From measured kernels to a profile."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from traincast.errors import InvalidValueError
+from traincast.estimate.calibrated.models import KernelModel, fit_base, fit_residual
+from traincast.estimate.calibrated.profile import Profile
+from traincast.estimate.calibrated.species import (
+    SCALES,
+    STREAM_SCALES,
+    features_of,
+    key_of,
+    species_of,
+    work_of,
+)
+from traincast.estimate.program import Floats, kernel_table
+from traincast.graph.kinds import Kernel
+from traincast.hardware import Device, load_device
+from traincast.measure.rows import Row, kernel_of
+
+_MATRIX = ("gemm", "conv", "attention")
+_LEAST = 6
+"""Rows that a model of its own takes; fewer only count for their family's."""
+_MOST = 900
+"""Shapes that a model keeps: enough for real networks, few enough for a small file."""
+
+
+class Sample(NamedTuple):
+    """A measured kernel."""
+
+    key: str
+    phase: int
+    kernel: Kernel
+    seconds: float
+
+
+def profile_from_results(
+    header: Mapping[str, Any], rows: Sequence[Row], *, device: str | None = None
+) -> Profile:
+    """Return the profile that fits measured rows; `device` is the catalog's name for it."""
+    unit = load_device(device or str(header.get("device", "")))
+    samples = list(samples_of(rows))
+    if not samples:
+        raise InvalidValueError("the results hold no measured kernel; calibrate for longer")
+    models = fit_models(samples, unit)
+    provenance = dict(header) | {"rows": len(rows), "kernels": len(samples)}
+    return Profile(device=unit.name, models=models, host=None, provenance=provenance)
+
+
+def samples_of(rows: Iterable[Row]) -> Iterable[Sample]:
+    """Yield measured kernels; backward attention is what both passes take beyond the forward."""
+    known = list(rows)
+    forward = {_case(r): r["seconds"] for r in known if _is(r, "attention", "forward")}
+    for row in known:
+        if "seconds" not in row or row.get("family") == "host":
+            continue
+        seconds = float(row["seconds"])
+        if _is(row, "attention", "both"):
+            seconds -= forward.get(_case(row), np.inf)
+            if not seconds > 0:
+                continue
+        made = kernel_of(row)
+        if made is None:
+            continue
+        phase, kernel = made
+        groups = kernel.dims[3]
+        species = species_of(kernel.name, kernel.family, phase, _depth(phase, kernel), groups)
+        dtype = str(row["dtype"])
+        if kernel.family not in _MATRIX and dtype == "tf32":
+            dtype = "fp32"
+        yield Sample(key_of(species, dtype, str(row.get("layout", ""))), phase, kernel, seconds)
+
+
+def _is(row: Row, family: str, form: str) -> bool:
+    return row.get("family") == family and row.get("form") == form and "seconds" in row
+
+
+def _case(row: Row) -> tuple[Any, ...]:
+    return tuple(row[k] for k in ("b", "heads", "kv", "seq", "d", "causal", "dtype"))
+
+
+def _depth(phase: int, kernel: Kernel) -> float:
+    area = kernel.window[0] * kernel.window[1]
+    return kernel.dims[1] if phase == 1 else kernel.dims[1 if phase == 2 else 2] / area
+
+
+def fit_models(samples: Sequence[Sample], device: Device) -> dict[str, KernelModel]:
+    """Return a model for every key with enough rows, and one for every family and type."""
+    groups: dict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        groups[sample.key].append(sample)
+        if sample.kernel.family not in _MATRIX:
+            dtype = sample.key.split("|")[1]
+            groups[f"{sample.kernel.family}|{dtype}|"].append(sample)
+    return {
+        key: fit_model(group, key, device)
+        for key, group in groups.items()
+        if len(group) >= _LEAST
+    }
+
+
+def fit_model(group: Sequence[Sample], key: str, device: Device) -> KernelModel:
+    """Return the model of one key."""
+    table = kernel_table([(0, s.phase, s.kernel) for s in group])
+    seconds = np.array([s.seconds for s in group])
+    family = group[0].kernel.family
+    flops, traffic = work_of(table, device)
+    peak = device.peak(key.split("|")[1]) if family in _MATRIX else 1.0
+    bandwidth = device.memory_bandwidth
+    e_c, e_b, floor = fit_base(flops, traffic, seconds, peak, bandwidth)
+    plain = KernelModel(
+        compute=e_c, bandwidth=e_b, floor_s=floor, error=0.0, spread=0.0, rows=len(group)
+    )
+    off = np.log(seconds / plain.base(flops, traffic, peak, bandwidth))
+    spread = float(np.sqrt(np.mean(off**2)))
+    features = features_of(family, table, np.arange(len(group), dtype=np.float64))
+    features, off = _distinct(features, off)
+    if len(off) < _LEAST:
+        return KernelModel(
+            compute=e_c, bandwidth=e_b, floor_s=floor, error=spread, spread=spread, rows=len(group)
+        )
+    if len(off) > _MOST:
+        chosen = np.random.default_rng(0).permutation(len(off))[:_MOST]
+        features, off = features[chosen], off[chosen]
+    residual, error = fit_residual(features, off, SCALES.get(family, STREAM_SCALES))
+    return KernelModel(
+        compute=e_c, bandwidth=e_b, floor_s=floor, error=error, spread=spread, rows=len(group),
+        residual=residual,
+    )  # fmt: skip
+
+
+def _distinct(features: Floats, off: Floats) -> tuple[Floats, Floats]:
+    """Return each shape once, with the median of its measurements."""
+    rounded, index = np.unique(np.round(features, 2), axis=0, return_inverse=True)
+    index = index.ravel()
+    return rounded, np.array([np.median(off[index == i]) for i in range(len(rounded))])

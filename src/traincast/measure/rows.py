@@ -1,0 +1,265 @@
+"""Benchmark rows as kernels: the same records that a program's kernels are priced by.
+
+Every measured case is turned into the op of the graph that it stands for, and that op's own
+formulas say how much work it is, so that what is fitted is what is priced later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from traincast.graph import KINDS, Attr
+from traincast.graph.kinds import Arg, Case, Kernel
+
+Row = Mapping[str, Any]
+_EACH = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+
+
+def _arg(shape: tuple[int, ...], each: float, grad: bool = True, role: str = "activation") -> Arg:
+    n = 1
+    for length in shape:
+        n *= length
+    return Arg(shape, n, each, grad, role)
+
+
+def _op(kind: str, attrs: dict[str, Attr], ins: list[Arg], outs: list[Arg], phase: int) -> Kernel:
+    """Return the first kernel of an op in a phase."""
+    costs = KINDS[kind].costs(Case(attrs, tuple(ins), tuple(outs)))
+    return (costs.forward, costs.data, costs.weight)[phase][0]
+
+
+def _gemm(row: Row) -> tuple[int, Kernel]:
+    e = _EACH[row["dtype"]]
+    m, n, k, b = (int(row[x]) for x in ("m", "n", "k", "batch"))
+    if row["form"] == "batched":
+        ins = [_arg((b, m, k), e), _arg((b, k, n), e)]
+        return 0, _op("matmul", {}, ins, [_arg((b, m, n), e)], 0)
+    phase = ("forward", "data", "weight").index(row["form"])
+    ins = [_arg((m, k), e), _arg((n, k), e, role="parameter")]
+    return phase, _op("linear", {}, ins, [_arg((m, n), e)], phase)
+
+
+def _conv(row: Row) -> tuple[int, Kernel]:
+    e = _EACH[row["dtype"]]
+    n, cin, cout, size, stride, g = (
+        int(row[x]) for x in ("n", "cin", "cout", "size", "stride", "groups")
+    )
+    form = str(row["form"])
+    transposed = form.startswith("t_")
+    kh = int(row["kernel"])
+    kw = int(row.get("kernel_w", kh))
+    pads = tuple(int(row.get("padding", k // 2)) for k in (kh, kw))
+    if "padding_w" in row:
+        pads = (pads[0], int(row["padding_w"]))
+    if transposed:
+        ho = wo = (size - 1) * stride - 2 * pads[0] + kh
+        weight = (cin, cout // g, kh, kw)
+    else:
+        ho, wo = ((size + 2 * p - k) // stride + 1 for p, k in zip(pads, (kh, kw), strict=True))
+        weight = (cout, cin // g, kh, kw)
+    attrs: dict[str, Attr] = {
+        "stride": (stride, stride), "padding": pads, "dilation": (1, 1), "groups": g,
+        "transposed": transposed,
+    }  # fmt: skip
+    ins = [_arg((n, cin, size, size), e), _arg(weight, e, role="parameter")]
+    phase = ("forward", "data", "weight").index(form.removeprefix("t_"))
+    return phase, _op("conv", attrs, ins, [_arg((n, cout, ho, wo), e)], phase)
+
+
+def _attention(row: Row) -> tuple[int, Kernel]:
+    e = _EACH[row["dtype"]]
+    b, heads, kv, seq, d = (int(row[x]) for x in ("b", "heads", "kv", "seq", "d"))
+    ins = [_arg((b, h, seq, d), e) for h in (heads, kv, kv)]
+    phase = 0 if row["form"] == "forward" else 1
+    attrs: dict[str, Attr] = {"causal": bool(row["causal"])}
+    if kv != heads and e == 4:
+        attrs["algorithm"] = "math"
+    return phase, _op("attention", attrs, ins, [_arg((b, heads, seq, d), e)], phase)
+
+
+def _pointwise(fn: str, inputs: int, phase: int, row: Row, **attrs: Attr) -> tuple[int, Kernel]:
+    e = _EACH[row["dtype"]]
+    shape = _shape(row)
+    ins = [_arg(shape, e, grad=i == 0) for i in range(inputs)]
+    return phase, _op("pointwise", {"fn": fn, **attrs}, ins, [_arg(shape, e)], phase)
+
+
+def _shape(row: Row) -> tuple[int, ...]:
+    if "rows" in row:
+        return (int(row["rows"]), int(row["columns"]))
+    size = int(row["size"])
+    return (int(row["n"]), int(row["c"]), size, size)
+
+
+def _moved(name: str, family: str, read: float, write: float) -> Callable[[Row], Any]:
+    """Return what makes a kernel that reads and writes so many times its elements."""
+
+    def make(row: Row) -> tuple[int, Kernel]:
+        e = _EACH[row["dtype"]]
+        n = _arg(_shape(row), e).size
+        return 0, Kernel(name, family, 0, n / e, read * n, write * n, each=e)
+
+    return make
+
+
+def _cast(row: Row) -> tuple[int, Kernel]:
+    e = _EACH[row["dtype"]]
+    ins, outs = [_arg(_shape(row), e)], [_arg(_shape(row), 6 - e)]
+    return 0, _op("copy", {"fn": "cast"}, ins, outs, 0)
+
+
+def _sum_rows(row: Row) -> tuple[int, Kernel]:
+    e, (rows, columns) = _EACH[row["dtype"]], (int(row["rows"]), int(row["columns"]))
+    n = rows * columns
+    dims = (columns, rows, columns, 0)
+    return 2, Kernel("sum", "reduction", 0, n, n * e, columns * e, dims, each=e)
+
+
+def _reduced(name: str) -> Callable[[Row], Any]:
+    def make(row: Row) -> tuple[int, Kernel]:
+        e = _EACH[row["dtype"]]
+        shape = _shape(row)
+        n = _arg(shape, e).n
+        groups = {"sum_all": 1, "mean_space": shape[0] * shape[1]}.get(row["op"], shape[0])
+        dims = (groups, n / groups, 0, 0)
+        return 0, Kernel(name, "reduction", 0, n, n * e, groups * e, dims, each=e)
+
+    return make
+
+
+def _norm(kind: str, phase: int) -> Callable[[Row], Any]:
+    def make(row: Row) -> tuple[int, Kernel]:
+        e = _EACH[row["dtype"]]
+        shape = _shape(row)
+        width = shape[1] if len(shape) > 1 else 1
+        wide = 4 if kind == "batch_norm" else e
+        affine = [_arg((width,), wide, role="parameter")] * (1 if kind == "rms_norm" else 2)
+        attrs: dict[str, Attr] = {}
+        if kind in ("layer_norm", "rms_norm"):
+            attrs["axes"] = 1
+        if kind == "group_norm":
+            attrs["groups"] = int(row.get("groups", 32))
+        x = _arg(shape, e)
+        return phase, _op(kind, attrs, [x, *affine], [x], phase)
+
+    return make
+
+
+def _softmax(log: bool, phase: int) -> Callable[[Row], Any]:
+    def make(row: Row) -> tuple[int, Kernel]:
+        x = _arg(_shape(row), _EACH[row["dtype"]])
+        return phase, _op("softmax", {"axis": -1, "log": log}, [x], [x], phase)
+
+    return make
+
+
+def _nll(phase: int) -> Callable[[Row], Any]:
+    def make(row: Row) -> tuple[int, Kernel]:
+        x = _arg(_shape(row), _EACH[row["dtype"]])
+        target = _arg(x.shape[:1], 8, grad=False)
+        costs = KINDS["cross_entropy"].costs(Case({}, (x, target), (_arg((), x.each),)))
+        return phase, costs.forward[1] if phase == 0 else costs.data[0]
+
+    return make
+
+
+def _embedding(phase: int) -> Callable[[Row], Any]:
+    def make(row: Row) -> tuple[int, Kernel]:
+        e = _EACH[row["dtype"]]
+        width, rows = int(row.get("width", 768)), int(row["rows"])
+        table = _arg((int(row["columns"]), width), e, role="parameter")
+        ins = [table, _arg((rows,), 8, grad=False)]
+        return phase, _op("embedding", {}, ins, [_arg((rows, width), e)], phase)
+
+    return make
+
+
+def _pool(op: str, window: int, stride: int, pad: int, phase: int) -> Callable[[Row], Any]:
+    def make(row: Row) -> tuple[int, Kernel]:
+        e = _EACH[row["dtype"]]
+        n, c, size, _ = _shape(row)
+        out = (size + 2 * pad - window) // stride + 1
+        shape = (n, c, out, out)
+        outs = [_arg(shape, e)] + ([_arg(shape, 8, grad=False)] if op == "max" else [])
+        attrs: dict[str, Attr] = {
+            "op": op, "kernel": (window, window), "stride": (stride, stride), "padding": (pad, pad)
+        }  # fmt: skip
+        return phase, _op("pool", attrs, [_arg((n, c, size, size), e)], outs, phase)
+
+    return make
+
+
+def _fns(inputs: int, phase: int, *names: str, suffix: str = "") -> dict[str, Callable[[Row], Any]]:
+    def maker(fn: str) -> Callable[[Row], Any]:
+        return lambda row: _pointwise(fn, inputs, phase, row)
+
+    return {f"{name}{suffix}": maker(name) for name in names}
+
+
+_ACTIVATIONS = ("gelu", "silu", "sigmoid", "tanh", "hardswish", "hardtanh", "leaky_relu",
+                "hardsigmoid", "elu", "mish", "softplus")  # fmt: skip
+VECTOR: dict[str, Callable[[Row], Any]] = {
+    **_fns(2, 0, "add", "mul", "sub", "div"),
+    **_fns(1, 0, "relu", "pow", "exp", "cos", "rsqrt", *_ACTIVATIONS),
+    **_fns(1, 1, *_ACTIVATIONS, suffix="_backward"),
+    "threshold_backward": lambda row: _pointwise("relu", 1, 1, row),
+    "add_scalar": _moved("add", "pointwise", 1, 1),
+    "mul_scalar": lambda row: _pointwise("mul_scalar", 1, 0, row),
+    "relu_": lambda row: _pointwise("relu", 1, 0, row, inplace=True),
+    "add_": _moved("add", "pointwise", 2, 1),
+    "broadcast_add": _moved("convolution.bias", "pointwise", 1, 1),
+    "where": _moved("where", "pointwise", 2.25, 1),
+    "fill": _moved("zeros", "fill", 0, 1),
+    "clone": _moved("clone", "copy", 1, 1),
+    "cat": _moved("cat", "copy", 2, 2),
+    "cast": _cast,
+    "dropout": lambda row: (
+        0, _op("dropout", {"p": 0.1}, [_x(row)], [_x(row)], 0)
+    ),
+    "sum_rows": _sum_rows,
+    "sum_all": _reduced("sum"),
+    "mean_last": _reduced("mean"),
+    "mean_space": _reduced("mean"),
+    "layer_norm": _norm("layer_norm", 0),
+    "layer_norm_backward": _norm("layer_norm", 1),
+    "rms_norm": _norm("rms_norm", 0),
+    "rms_norm_backward": _norm("rms_norm", 1),
+    "group_norm": _norm("group_norm", 0),
+    "group_norm_backward": _norm("group_norm", 1),
+    "batch_norm": _norm("batch_norm", 0),
+    "batch_norm_backward": _norm("batch_norm", 1),
+    "softmax": _softmax(log=False, phase=0),
+    "softmax_backward": _softmax(log=False, phase=1),
+    "log_softmax": _softmax(log=True, phase=0),
+    "log_softmax_backward": _softmax(log=True, phase=1),
+    "nll_forward": _nll(0),
+    "nll_backward": _nll(1),
+    "embedding": _embedding(0),
+    "embedding_backward": _embedding(2),
+    "max_pool": _pool("max", 3, 2, 1, 0),
+    "max_pool_backward": _pool("max", 3, 2, 1, 1),
+    "avg_pool": _pool("avg", 3, 1, 1, 0),
+    "avg_pool_backward": _pool("avg", 3, 1, 1, 1),
+}  # fmt: skip
+"""For each op of the families stream, row and image: what makes its kernel."""
+
+
+def _x(row: Row) -> Arg:
+    return _arg(_shape(row), _EACH[row["dtype"]])
+
+
+_FAMILIES: dict[str, Callable[[Row], Any]] = {
+    "gemm": _gemm,
+    "conv": _conv,
+    "attention": _attention,
+}
+
+
+def kernel_of(row: Row) -> tuple[int, Kernel] | None:
+    """Return a row's phase (0 forward, 1 data, 2 weight) and kernel; None if we have no use."""
+    make = _FAMILIES.get(str(row["family"])) or VECTOR.get(str(row.get("op")))
+    if make is None:
+        return None
+    phase, kernel = make(row)
+    return int(phase), kernel
