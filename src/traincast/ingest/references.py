@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
@@ -16,7 +17,6 @@ from traincast.errors import (
     IngestError,
     InputFileError,
     InvalidValueError,
-    MissingExtraError,
     UnknownNameError,
     near_names,
 )
@@ -49,12 +49,17 @@ def resolve(
     if name.startswith(_PALEO) or (zoo_name(name) is None and name in _paleo_names()):
         return _from_paleo(name.removeprefix(_PALEO), options, image)
     if ":" in name:
-        return _traced(reference, name, options, image, seq, fixed, root)
+        from traincast.ingest.traced import Wanted, traced
+
+        wanted = Wanted(options=options, image=image, seq=seq, fixed=fixed)
+        return traced(reference, name, wanted, root or Path())
     if name.endswith((".json", ".onnx", ".py")):
         return _from_file(_at(root, name), name, options, image)
     if image is None and fixed is None and not options:
         return zoo_graph(name)
-    return _zoo_rebuilt(name, options, image, fixed)
+    from traincast.ingest.traced import Wanted, rebuilt
+
+    return rebuilt(_zoo_name(name), Wanted(options=options, image=image, fixed=fixed))
 
 
 def is_traced(reference: str, image: int | None = None) -> bool:
@@ -63,43 +68,6 @@ def is_traced(reference: str, image: int | None = None) -> bool:
     if ":" in name:
         return not name.startswith(_PALEO)
     return (image is not None or bool(options)) and zoo_name(name) is not None
-
-
-def _traced(
-    reference: str,
-    name: str,
-    options: dict[str, Any],
-    image: int | None,
-    seq: int | None,
-    fixed: tuple[int, int] | None,
-    root: Path | None,
-) -> Graph:
-    prefix, _, rest = name.partition(":")
-    target, _, function = name.rpartition(":")
-    known = prefix in ("torchvision", "timm", "hf")
-    if known and not rest:
-        what = "CONFIG.json" if prefix == "hf" else "NAME"
-        raise InvalidValueError(f"{reference!r} names no model; write {prefix}:{what}")
-    if not known and not (function.isidentifier() and _is_module(target)):
-        raise UnknownNameError("model reference", reference, (), f"give {FORMS}")
-    path = str(_at(root, target)) if target.endswith(".py") else target
-    try:
-        from traincast.ingest.pytorch import probe, sources
-    except ImportError as error:
-        extra = {"torchvision": "vision", "timm": "vision", "hf": "hf"}.get(prefix, "torch")
-        raise MissingExtraError("torch", extra, f"the model reference {reference!r}") from error
-    try:
-        if prefix == "torchvision":
-            source = sources.torchvision_source(rest, options, image)
-        elif prefix == "timm":
-            source = sources.timm_source(rest, options, image)
-        elif prefix == "hf":
-            source = sources.hf_source(_at(root, rest), options, image)
-        else:
-            source = sources.function_source(path, function, options, image)
-        return probe.trace_source(source, fixed=fixed, seq=seq)
-    except SystemExit as error:
-        raise IngestError(probe.explain(reference, error, "running it")) from error
 
 
 def _paleo_names() -> list[str]:
@@ -117,10 +85,6 @@ def _from_paleo(name: str, options: dict[str, Any], image: int | None) -> Graph:
     if options or image is not None:
         raise InvalidValueError(f"{_PALEO}{name} is a fixed network; leave out `?` and image size")
     return replace(load_paleo(paleo_net(name), where=name), name=name, source=f"{_PALEO}{name}")
-
-
-def _is_module(target: str) -> bool:
-    return target.endswith(".py") or all(part.isidentifier() for part in target.split("."))
 
 
 def _at(root: Path | None, name: str) -> Path:
@@ -144,6 +108,13 @@ def split_reference(reference: str) -> tuple[str, dict[str, Any]]:
         except json.JSONDecodeError:
             options[key] = {"True": True, "False": False, "None": None}.get(value, value)
     return name, options
+
+
+def spell(reference: str, options: Mapping[str, Any]) -> str:
+    """Return a reference with its builder arguments, as `split_reference` reads them."""
+    if not options:
+        return reference
+    return reference + "?" + "&".join(f"{k}={json.dumps(v)}" for k, v in options.items())
 
 
 def _from_file(path: Path, name: str, options: dict[str, Any], image: int | None) -> Graph:
@@ -288,12 +259,3 @@ def _forms(name: str) -> str:
         what = "folder" if path.is_dir() else f"{path.suffix} file"
         return f"a {what} is no model: give {FORMS}"
     return f"give {FORMS}"
-
-
-def _zoo_rebuilt(
-    name: str, options: dict[str, Any], image: int | None, fixed: tuple[int, int] | None
-) -> Graph:
-    """Build a built-in network again for another image size or other arguments; needs torch."""
-    from traincast.ingest.zoo import rebuild
-
-    return rebuild(_zoo_name(name), options=options, image=image, fixed=fixed)

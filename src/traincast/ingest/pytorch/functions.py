@@ -11,7 +11,6 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
-import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +30,7 @@ from traincast.errors import (
     UsageError,
 )
 from traincast.ingest.pytorch.probe import Source, explain
+from traincast.ingest.references import spell
 
 Options = Mapping[str, Any]
 
@@ -280,10 +280,3 @@ def call_builder(make: Callable[..., Any], options: Options, reference: str) -> 
             said = str(error).rpartition("()")[2].strip() or str(error)
             raise InvalidValueError(f"{reference} {said}; leave it out behind the `?`") from error
         raise
-
-
-def spell(reference: str, options: Options) -> str:
-    """Return a reference with its builder arguments."""
-    if not options:
-        return reference
-    return reference + "?" + "&".join(f"{k}={json.dumps(v)}" for k, v in options.items())

@@ -13,14 +13,14 @@ import torch
 
 from traincast.errors import (
     IngestError,
-    InputFileError,
     InvalidValueError,
     MissingExtraError,
     UnknownNameError,
 )
-from traincast.ingest.pytorch.functions import Options, call_builder, function_source, spell
+from traincast.ingest.pytorch.functions import Options, call_builder, function_source
 from traincast.ingest.pytorch.probe import Inputs, Source
-from traincast.ingest.references import read_json
+from traincast.ingest.references import spell
+from traincast.ingest.traced import config_file
 
 __all__ = [
     "declare_torchvision_ops",
@@ -142,19 +142,8 @@ def timm_source(name: str, options: Options, image: int | None) -> Source:
 
 def hf_source(path: Path, options: Options, image: int | None) -> Source:
     """Return the Transformers model that a configuration file, or its folder, describes."""
-    folder = path.is_dir()
-    if folder:
-        path /= "config.json"
-    elif not path.exists() and path.suffix != ".json":
-        fix = "nothing is downloaded: give the path of the model's config.json"
-        raise InputFileError(path, "there is no such file or folder", fix)
-    data = read_json(path)
-    if not isinstance(data, dict) or "model_type" not in data:
-        raise InputFileError(
-            path, 'has no "model_type"', "give the config.json of a Transformers model"
-        )
-    name = path.resolve().parent.name if path.stem == "config" else path.stem
-    return hf_config_source(data, name or path.stem, f"hf:{path}", image, options)
+    path, name, data = config_file(path)
+    return hf_config_source(data, name, f"hf:{path}", image, options)
 
 
 def hf_config_source(
