@@ -34,7 +34,7 @@ def predict(
     layout: Annotated[str, option("ORDER", group=_HOW)] = "nchw",
     compiled: Annotated[bool, flag(name="--compile", group=_HOW)] = False,
     inference: Annotated[bool, flag(group=_HOW)] = False,
-    estimator: Annotated[str, option("NAME", group=_HOW)] = "roofline",
+    estimator: Annotated[str, option("NAME", group=_HOW)] = "auto",
     dataset_size: Annotated[str | None, option("N", group=_RUN)] = None,
     epochs: Annotated[str | None, option("N", group=_RUN)] = None,
     tokens: Annotated[str | None, option("N", group=_RUN)] = None,
@@ -170,7 +170,7 @@ def _check_names(
 ) -> None:
     """Refuse an unknown name before a model is traced, which may take seconds."""
     from traincast.estimate.optimizer import optimizer_named
-    from traincast.estimate.registry import estimator_named
+    from traincast.estimate.registry import check_estimator
     from traincast.graph.precision import precision_named
     from traincast.hardware import load_device
 
@@ -180,7 +180,7 @@ def _check_names(
     optimizer_named(optimizer)
     if layout.lower() not in ("nchw", "nhwc"):
         raise InvalidValueError(f"layout {layout!r} is unknown; use nchw or nhwc")
-    estimator_named(estimator)
+    check_estimator(estimator)
 
 
 def _check_tokens(graph: Graph) -> None:

@@ -42,7 +42,7 @@ def scale(
     servers: Annotated[str | None, option("N", group=_HOW)] = None,
     no_overlap: Annotated[bool, flag(group=_HOW)] = False,
     bucket_mb: Annotated[str, option("MB", group=_HOW)] = "26.2144",
-    estimator: Annotated[str, option("NAME", group=_HOW)] = "roofline",
+    estimator: Annotated[str, option("NAME", group=_HOW)] = "auto",
     step_ms: Annotated[str | None, option("MS", group=_HOW)] = None,
     rules: Annotated[str, option("NAME", group=_PALEO)] = "paper",
     software: Annotated[str | None, option("NAME", group=_PALEO)] = None,

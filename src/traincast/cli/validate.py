@@ -13,7 +13,7 @@ def validate(
     /,
     *,
     device: Annotated[str | None, option("DEVICE")] = None,
-    estimator: Annotated[str, option("NAME")] = "roofline",
+    estimator: Annotated[str, option("NAME")] = "auto",
     worst: Annotated[str, option("N")] = "10",
     all_rows: Annotated[bool, flag(name="--all")] = False,
     json: Json = False,

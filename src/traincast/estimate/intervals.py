@@ -13,6 +13,9 @@ the mean deviations that their authors report on a Xeon Phi, 15 % and 11 % (a no
 from __future__ import annotations
 
 import math
+from typing import Protocol, runtime_checkable
+
+from traincast.estimate.roofline import Estimator
 
 MEASURED: dict[str, dict[str, tuple[float, float]]] = {
     "roofline": {"host": (0.792, 1.331), "device": (0.739, 1.885)},
@@ -29,6 +32,23 @@ JUDGED_ON = {
 }
 UNJUDGED = 1.5
 """Factor on the interval's width, in logarithms, where no run of the device has been judged."""
+
+
+@runtime_checkable
+class Judged(Protocol):
+    """An estimator that knows its own errors."""
+
+    def interval(self, seconds: float, host_bound: bool) -> tuple[float, float]:
+        """Return seconds between which a real step falls in nine cases of ten."""
+
+
+def interval_of(
+    engine: Estimator, device: str, seconds: float, host_bound: bool
+) -> tuple[float, float]:
+    """Return seconds between which a real step falls in nine cases of ten."""
+    if isinstance(engine, Judged):
+        return engine.interval(seconds, host_bound)
+    return interval(engine.name, device, seconds, host_bound)
 
 
 def interval(estimator: str, device: str, seconds: float, host_bound: bool) -> tuple[float, float]:

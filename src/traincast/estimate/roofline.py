@@ -20,7 +20,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from traincast.estimate.program import FAMILIES, Floats, Kernels, Program
+from traincast.estimate.optimizer import Optimizer
+from traincast.estimate.program import FAMILIES, Floats, Ints, Kernels, Program
 from traincast.graph.precision import Precision
 from traincast.hardware import Device
 
@@ -98,14 +99,19 @@ _NONE = 1e-9
 """Stands for a side of length 0, as kernels have that are no product."""
 
 
-class Pricing:
+class Pricing(NamedTuple):
     """Seconds of each kernel, and what bounds it."""
 
-    def __init__(self, compute: Floats, memory: Floats, gap: Floats) -> None:
-        longer = np.maximum(compute, memory)
-        self.seconds = longer + gap
-        self.bound = np.where(gap > longer, 2, np.where(compute >= memory, 0, 1))
-        """0 compute, 1 memory traffic, 2 launch."""
+    seconds: Floats
+    bound: Ints
+    """0 compute, 1 memory traffic, 2 launch."""
+
+
+def pricing(compute: Floats, memory: Floats, gap: Floats) -> Pricing:
+    """Return the longer of compute and memory, with what each launch adds."""
+    longer = np.maximum(compute, memory)
+    bound = np.where(gap > longer, 2, np.where(compute >= memory, 0, 1))
+    return Pricing(longer + gap, bound)
 
 
 class OpTimes(NamedTuple):
@@ -140,9 +146,27 @@ class KernelEstimator(Estimator, Protocol):
     """An estimator that prices kernels."""
 
     def price(
-        self, kernels: Kernels, device: Device, precision: Precision, layout: str = "nchw"
+        self,
+        kernels: Kernels,
+        device: Device,
+        precision: Precision,
+        layout: str = "nchw",
+        training: bool = True,
     ) -> Pricing:
         """Return seconds for every kernel."""
+
+
+@runtime_checkable
+class StepEstimator(KernelEstimator, Protocol):
+    """An estimator that also knows what the host takes, and the optimizer."""
+
+    def host(self, program: Program, kernels: Kernels, device: Device, training: bool) -> Floats:
+        """Return host seconds to issue each op forward and backward: (ops, 2)."""
+
+    def update(
+        self, program: Program, device: Device, optimizer: Optimizer
+    ) -> tuple[float, float, float]:
+        """Return device seconds, host seconds and bytes moved of one optimizer update."""
 
 
 @runtime_checkable
@@ -165,9 +189,14 @@ class Roofline:
         return TIERS[device.tier]
 
     def price(
-        self, kernels: Kernels, device: Device, precision: Precision, layout: str = "nchw"
+        self,
+        kernels: Kernels,
+        device: Device,
+        precision: Precision,
+        layout: str = "nchw",
+        training: bool = True,
     ) -> Pricing:
-        """Return seconds for every kernel on a device."""
+        """Return seconds for every kernel on a device; training makes no difference."""
         return price(kernels, device, precision, layout, self.efficiency(device))
 
 
@@ -205,7 +234,7 @@ def price(
         # Matrix units want channels last: the library converts operands and result each time.
         convert = 2.0 * traffic / (device.memory_bandwidth * eff.bandwidth)
         compute = compute + np.where(conv & ~thin, convert, 0.0)
-    return Pricing(compute, memory, kernels.launches * eff.gap_s)
+    return pricing(compute, memory, kernels.launches * eff.gap_s)
 
 
 def fill(dims: Floats, units: int) -> Floats:

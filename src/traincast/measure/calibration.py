@@ -99,9 +99,7 @@ def fit_models(samples: Sequence[Sample], device: Device) -> dict[str, KernelMod
             dtype = sample.key.split("|")[1]
             groups[f"{sample.kernel.family}|{dtype}|"].append(sample)
     return {
-        key: fit_model(group, key, device)
-        for key, group in groups.items()
-        if len(group) >= _LEAST
+        key: fit_model(group, key, device) for key, group in groups.items() if len(group) >= _LEAST
     }
 
 
@@ -119,7 +117,7 @@ def fit_model(group: Sequence[Sample], key: str, device: Device) -> KernelModel:
     )
     off = np.log(seconds / plain.base(flops, traffic, peak, bandwidth))
     spread = float(np.sqrt(np.mean(off**2)))
-    features = features_of(family, table, np.arange(len(group), dtype=np.float64))
+    features = features_of(family, table, np.arange(len(group)))
     features, off = _distinct(features, off)
     if len(off) < _LEAST:
         return KernelModel(

@@ -63,7 +63,7 @@ def compare(graph: Graph, device: Device, **options: Any) -> Comparison:
     errors: list[TraincastError] = []
     found: dict[str, Prediction] = {}
     cpu = device.tier in ("cpu", "manycore")
-    for name in ESTIMATORS if cpu else [n for n in ESTIMATORS if n not in CPU_ONLY]:
+    for name in ("auto", *(n for n in ESTIMATORS if cpu or n not in CPU_ONLY)):
         try:
             prediction = predict(graph, device, estimator=name, **options)
         except TraincastError as error:

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from traincast.errors import InvalidValueError
-from traincast.estimate.intervals import interval
+from traincast.estimate.intervals import interval_of
 from traincast.estimate.optimizer import optimizer_named
 from traincast.estimate.program import program_of
-from traincast.estimate.registry import estimator_named
+from traincast.estimate.registry import estimator_for
 from traincast.graph import Graph
 from traincast.graph.precision import Precision, precision_named
 from traincast.hardware import Device, load_device
@@ -39,7 +39,8 @@ def predict(
     layout: str = "nchw",
     compiled: bool = False,
     inference: bool = False,
-    estimator: str = "roofline",
+    estimator: str = "auto",
+    profile: Path | None = None,
     dataset_size: int | None = None,
     epochs: float | None = None,
     tokens: float | None = None,
@@ -53,7 +54,8 @@ def predict(
     a sequence; `image` the side of square images in pixels. `precision` is one of fp32, tf32,
     bf16, fp16, amp_bf16, amp_fp16, fp8; by default mixed precision where the device has units for
     it. `accumulate` passes make one update. `recompute` keeps only what enters each block.
-    `inference` predicts a forward pass alone.
+    `inference` predicts a forward pass alone. `estimator` is `auto` (a calibrated profile of the
+    device, else of a similar one, else its datasheet) or a name; `profile` a profile's file.
 
     `dataset_size` (samples) with `epochs`, or `tokens`, add the totals of a run, and
     `price_per_hour` of one device its cost.
@@ -61,7 +63,7 @@ def predict(
     graph = model if isinstance(model, Graph) else resolve(model, image=image, seq=seq, root=root)
     unit = load_device(device)
     how = precision_named(precision) if precision else default_precision(unit)
-    engine = estimator_named(estimator)
+    engine = estimator_for(estimator, unit, profile)
     if layout.lower() not in _LAYOUTS:
         raise InvalidValueError(f"layout {layout!r} is unknown; use nchw or nhwc")
     program = program_of(graph, how)
@@ -88,9 +90,8 @@ def predict(
         optimizer=optimizer_named(optimizer).name,
         step=step,
         memory=memory,
-        interval_s=interval(engine.name, unit.name, step.seconds, step.host_bound),
-        estimator=engine.name,
-        basis=engine.basis,
+        interval_s=interval_of(engine, unit.name, step.seconds, step.host_bound),
+        engine=engine,
         totals=None,
         notes=(*_notes(graph, plan, unit, how), *step.notes),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from traincast.errors import UnknownNameError
+from traincast.estimate.roofline import Estimator
 from traincast.graph import Graph
 from traincast.hardware import Device
 from traincast.parallel.memory import Memory
@@ -82,9 +83,8 @@ class Prediction:
     memory: Memory
     interval_s: tuple[float, float]
     """Nine real steps in ten fall between these."""
-    estimator: str
-    basis: str
-    """What it rests on: a datasheet, a transferred profile or a calibration of that device."""
+    engine: Estimator = field(repr=False)
+    """What priced it."""
     totals: Totals | None
     notes: tuple[str, ...]
 
@@ -94,6 +94,16 @@ class Prediction:
         from traincast.simulate.suggest import suggestions_for
 
         return suggestions_for(self)
+
+    @property
+    def estimator(self) -> str:
+        """Name of the estimator."""
+        return self.engine.name
+
+    @property
+    def basis(self) -> str:
+        """What it rests on: a datasheet, a transferred profile or a calibration of that device."""
+        return self.engine.basis
 
     @property
     def seconds(self) -> float:

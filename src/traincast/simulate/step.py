@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traincast.estimate.host import host_seconds, update_seconds
 from traincast.estimate.optimizer import Optimizer
 from traincast.estimate.program import FAMILIES, Floats, Kernels, Program, kernels_of
 from traincast.estimate.roofline import (
-    Efficiency,
     Estimator,
     KernelEstimator,
     LayerEstimator,
     OpTimes,
+    StepEstimator,
 )
-from traincast.graph import DTYPE_BYTES, elements
 from traincast.hardware import Device
 
 PHASES = ("forward", "backward", "optimizer")
@@ -145,15 +145,23 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
         return table.reshape(classes, 2)[program.op_class]
 
     update = host = moved = 0.0
-    if plan.optimizer is not None:
+    if plan.optimizer is not None and isinstance(estimator, StepEstimator):
+        update, host, moved = estimator.update(program, device, plan.optimizer)
+    elif plan.optimizer is not None:
         update, host, moved = update_seconds(program, device, efficiency, plan.optimizer)
+    if isinstance(estimator, StepEstimator):
+        op_host = estimator.host(program, kernels, device, plan.training) * plan.eager
+    else:
+        op_host = host_seconds(program, kernels, efficiency) * _host_share(plan)
     op_bytes = per_op(traffic)
     total = float(op_bytes.sum()) * plan.accumulate + moved
     if isinstance(estimator, LayerEstimator):
         times = estimator.times(program, device, plan.batch, plan.seq)
     else:
         assert isinstance(estimator, KernelEstimator)
-        priced = estimator.price(kernels, device, program.precision, plan.layout)
+        priced = estimator.price(
+            kernels, device, program.precision, plan.layout, plan.training
+        )
         ran = np.where(kernels.phase == 0, 2.0 if plan.recompute else 1.0, 1.0 * plan.training)
         bound: Floats = np.bincount(
             kernels.op_class * 3 + priced.bound, priced.seconds * ran, 3 * classes
@@ -165,7 +173,7 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
         plan=plan,
         kernels=kernels,
         op_seconds=times.seconds,
-        op_host=_host(program, kernels, efficiency) * _host_share(plan),
+        op_host=op_host,
         op_flops=per_op(kernels.flops),
         op_bytes=op_bytes,
         op_bound=times.bound,
@@ -182,42 +190,6 @@ def _host_share(plan: Plan) -> float:
     if not plan.eager:
         return 0.0
     return 1.0 if plan.training else 0.6
-
-
-def _host(program: Program, kernels: Kernels, efficiency: Efficiency) -> Floats:
-    """Return host seconds to issue each op forward and backward.
-
-    A view costs about a third of an op that launches; each further kernel of an op less than its
-    first. On a CPU the op itself runs on the host: there is nothing to issue ahead.
-    """
-    if not efficiency.overlap:
-        return np.zeros((len(program.names), 2))
-    launches = np.zeros((len(program.classes), 2))
-    np.add.at(launches, (kernels.op_class, np.minimum(kernels.phase, 1)), 1.0)
-    forward = np.where(launches[:, 0] > 0, 1.0 + 0.1 * (launches[:, 0] - 1), 0.35)
-    backward = np.where(launches[:, 1] > 0, 1.0 + 0.3 * (launches[:, 1] - 1), 0.35)
-    inserted = np.array([c.kind == "accumulate" for c in program.classes])
-    grad = np.array([any(s.grad for s in c.ins) for c in program.classes])
-    forward[inserted] = 0.0
-    backward[~grad] = 0.0
-    table = np.column_stack([forward, backward * efficiency.backward_dispatch])
-    return table[program.op_class] * efficiency.dispatch_s
-
-
-def update_seconds(
-    program: Program, device: Device, efficiency: Efficiency, optimizer: Optimizer
-) -> tuple[float, float, float]:
-    """Return device seconds, host seconds and bytes moved of one optimizer update."""
-    trainable = [t for t in program.graph.parameters if t.trainable]
-    count = float(sum(elements(t.shape, 1, 1) for t in trainable))
-    each = DTYPE_BYTES[program.precision.parameters]
-    moved = count * optimizer.traffic * each
-    launches = optimizer.launches(len(trainable), count)
-    compute = count * optimizer.ops / (device.vector_peak("fp32") * efficiency.vector)
-    memory = moved / (device.memory_bandwidth * min(1.4 * efficiency.bandwidth, 0.9))
-    seconds = max(compute, memory) + launches * efficiency.gap_s
-    host = (0.2 * len(trainable) + launches) * efficiency.dispatch_s if efficiency.overlap else 0.0
-    return seconds, host, moved
 
 
 def _unpriced(

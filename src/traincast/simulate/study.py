@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 from traincast.errors import InvalidValueError
-from traincast.estimate.registry import estimator_named
 from traincast.graph import Graph
 from traincast.hardware import Cluster, load_cluster, load_device
 from traincast.simulate.predict import predict
@@ -46,7 +45,7 @@ class Request:
     optimizer: str = "adamw"
     accumulate: int = 1
     layout: str = "nchw"
-    estimator: str = "roofline"
+    estimator: str = "auto"
     overlap: bool = True
     bucket_bytes: float = BUCKET_BYTES
     rules: str = "paper"
@@ -99,7 +98,7 @@ def study(graph: Graph, request: Request) -> list[ScaleRow]:
         graph,
         cluster.device,
         cluster,
-        estimator_named(request.estimator),
+        alone.engine,
         alone.step.program.precision,
         alone.step.plan,
         devices=counts,

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from traincast.errors import PredictionError
 from traincast.estimate.program import program_of
-from traincast.estimate.registry import estimator_named
 from traincast.graph.precision import PRECISIONS, Precision
 from traincast.simulate.fit import default_precision, largest_batch, step_memory
 from traincast.simulate.prediction import Prediction, Suggestion
@@ -16,7 +15,7 @@ from traincast.simulate.step import Plan, simulate_step
 
 def suggestions_for(found: Prediction) -> tuple[Suggestion, ...]:
     """Return the changes that would help most, each with its predicted gain in throughput."""
-    engine = estimator_named(found.estimator)
+    engine = found.engine
     device, precision = found.device, found.step.program.precision
     now = found.samples_per_s
 
@@ -87,7 +86,7 @@ def _make_it_fit(found: Prediction) -> Suggestion:
             fitting = replace(
                 found.step.plan, batch=min(batch, plan.batch), recompute=other.recompute
             )
-            engine = estimator_named(found.estimator)
+            engine = found.engine
             step = simulate_step(found.step.program, found.device, engine, fitting)
             gain = fitting.batch * fitting.accumulate / step.seconds / found.samples_per_s - 1
             return Suggestion(

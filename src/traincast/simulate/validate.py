@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from traincast.errors import InputFileError, InvalidValueError, TraincastError
-from traincast.estimate.intervals import MEMORY, interval
-from traincast.estimate.registry import estimator_named
+from traincast.estimate.intervals import MEMORY, interval_of
+from traincast.estimate.registry import check_estimator, estimator_for
 from traincast.graph import Graph
 from traincast.hardware import Cluster, load_cluster, load_device
 from traincast.ingest import resolve
@@ -97,7 +97,7 @@ def validate(
     rows: Iterable[Mapping[str, str]],
     *,
     device: str | None = None,
-    estimator: str = "roofline",
+    estimator: str = "auto",
     root: Path | None = None,
 ) -> Iterator[ValidatedRow]:
     """Yield each run with its prediction; `root` is where the table's relative files start.
@@ -105,7 +105,7 @@ def validate(
     Raises at once for an estimator or a device that does not exist; what is wrong with one row is
     that row's `problem`.
     """
-    estimator_named(estimator)
+    check_estimator(estimator)
     if device:
         load_device(device)
     return _validated(rows, device, estimator, root)
@@ -204,7 +204,7 @@ def _predicted(
     seconds = prediction.seconds
     if devices > 1:
         scaled = scale(
-            graph, cluster.device, cluster, estimator_named(estimator),
+            graph, cluster.device, cluster, estimator_for(estimator, cluster.device),
             prediction.step.program.precision, prediction.step.plan, devices=[devices],
             schemes=[row.get("scheme") or "auto"], servers=_whole(row, "servers"),
         )  # fmt: skip
@@ -266,8 +266,8 @@ def _compare(
         if name == "peak_gib":
             bounds[name] = (value * MEMORY[0], value * MEMORY[1])
         else:
-            bounds[name] = interval(
-                prediction.estimator, prediction.device.name, value, prediction.step.host_bound
+            bounds[name] = interval_of(
+                prediction.engine, prediction.device.name, value, prediction.step.host_bound
             )
     return replace(found, predicted=predicted, interval=bounds, fits=prediction.fits)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from traincast.estimate.program import FAMILIES, Floats, Kernels
+from traincast.estimate.program import FAMILIES, Floats, Ints, Kernels
 from traincast.estimate.roofline import fill
 from traincast.graph.precision import Precision
 from traincast.hardware import Device
@@ -48,8 +48,10 @@ def key_of(species: str, dtype: str, layout: str) -> str:
     return f"{species}|{dtype}|{layout if told else ''}"
 
 
-def keys_of(kernels: Kernels, precision: Precision, layout: str) -> list[str]:
-    """Return the key of every kernel."""
+def keys_of(
+    kernels: Kernels, precision: Precision, layout: str, training: bool = True
+) -> list[str]:
+    """Return the key of every kernel; without training, batch norm only scales and shifts."""
     gi = group_depth(kernels)
     found = []
     for i, name in enumerate(kernels.names):
@@ -60,6 +62,8 @@ def keys_of(kernels: Kernels, precision: Precision, layout: str) -> list[str]:
         if family == "gemm" and precision.peak == "fp8" and dtype == "bf16":
             dtype = "fp8"
         species = species_of(name, family, phase, float(gi[i]), float(kernels.dims[i, 3]))
+        if not training and species.endswith("batch_norm"):
+            species += ".infer"
         found.append(key_of(species, dtype, layout))
     return found
 
@@ -112,9 +116,8 @@ def fallbacks(key: str, family: str) -> Iterator[str]:
     yield "pointwise|fp32|"
 
 
-def features_of(family: str, kernels: Kernels, chosen: Floats) -> Floats:
+def features_of(family: str, kernels: Kernels, index: Ints) -> Floats:
     """Return the features of some kernels of one family: logarithms of their shape, base 2."""
-    index = chosen.astype(np.int64)
     dims = np.maximum(kernels.dims[index], 1.0)
     if family == "conv":
         window = kernels.window[index]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traincast.estimate.program import FAMILIES, Floats, Kernels
-from traincast.estimate.roofline import IDEAL, Efficiency, Pricing
+from traincast.estimate.roofline import IDEAL, Efficiency, Pricing, pricing
 from traincast.graph.precision import Precision
 from traincast.hardware import Device
 
@@ -37,9 +37,14 @@ class Castello:
         return IDEAL
 
     def price(
-        self, kernels: Kernels, device: Device, precision: Precision, layout: str = "nchw"
+        self,
+        kernels: Kernels,
+        device: Device,
+        precision: Precision,
+        layout: str = "nchw",
+        training: bool = True,
     ) -> Pricing:
-        """Return seconds for every kernel on a device; the layout makes no difference."""
+        """Return seconds for every kernel on a device; layout and phase make no difference."""
         matrix = _MATRIX[kernels.family]
         width = _BYTES[precision.compute]
         traffic = kernels.read + kernels.write
@@ -53,7 +58,7 @@ class Castello:
             # Before or after the product, not beside it: it adds to whatever bounds that.
             unfolding = _unfolding(kernels, m * k * b * width) / device.memory_bandwidth
             compute, memory = compute + unfolding, memory + unfolding
-        return Pricing(compute, memory, np.zeros_like(compute))
+        return pricing(compute, memory, np.zeros_like(compute))
 
 
 def _forward_dims(kernels: Kernels) -> Floats:

@@ -1,0 +1,70 @@
+"""The host's clock: what eager PyTorch takes to issue each op, from measured dispatch costs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traincast.estimate.calibrated.profile import Host
+from traincast.estimate.program import Floats, Kernels, OpClass, Program
+
+_KINDS = {
+    "linear": "linear", "matmul": "matmul", "grouped_matmul": "matmul", "attention": "sdpa",
+    "rnn": "linear", "batch_norm": "batch_norm", "layer_norm": "layer_norm",
+    "group_norm": "group_norm", "rms_norm": "rms_norm", "softmax": "softmax",
+    "cross_entropy": "cross_entropy", "dropout": "dropout", "concat": "cat",
+    "embedding": "embedding", "gather": "index_select", "fill": "zeros", "reduce": "sum",
+    "interpolate": "max_pool2d", "sort": "index_select", "unknown": "add",
+}  # fmt: skip
+"""Which measured op stands for a kind."""
+_VIEWS = {"permute": "permute", "transpose": "permute", "split": "split", "unbind": "split",
+          "slice": "slice", "select": "slice", "expand": "view"}  # fmt: skip
+_COPIES = {"cast": "to", "clone": "contiguous"}
+
+
+def dispatched(op: OpClass) -> str:
+    """Return the measured op that an op of the graph is dispatched like."""
+    fn = str(dict(op.attrs).get("fn", ""))
+    if op.kind == "conv":
+        return "conv2d_bias" if len(op.ins) > 2 else "conv2d"
+    if op.kind == "pool":
+        attrs = dict(op.attrs)
+        aten = str(attrs.get("aten", ""))
+        if "adaptive" in aten:
+            return "adaptive_avg_pool2d"
+        return "max_pool2d" if attrs.get("op") == "max" else "avg_pool2d"
+    if op.kind == "view":
+        return _VIEWS.get(fn, "view")
+    if op.kind == "copy":
+        return _COPIES.get(fn, "contiguous")
+    if op.kind == "pointwise":
+        return fn + ("_" if dict(op.attrs).get("inplace") else "")
+    if op.kind == "reduce":
+        return fn
+    return _KINDS.get(op.kind, "add")
+
+
+def host_table(host: Host, program: Program, kernels: Kernels, training: bool) -> Floats:
+    """Return host seconds of each op, forward and backward: (ops, 2)."""
+    further = np.zeros((len(program.classes), 2))
+    np.add.at(further, (kernels.op_class, np.minimum(kernels.phase, 1)), 1.0)
+    cast = program.precision.autocast
+    rows = np.zeros((len(program.classes), 2))
+    for i, op in enumerate(program.classes):
+        grad = any(s.grad for s in op.ins)
+        if op.kind == "accumulate":
+            # Autograd adds gradients up in its own loop, without Python.
+            rows[i, 1] = further[i, 1] * _cost(host, "add")[2]
+            continue
+        infer, forward, backward = _cost(host, dispatched(op))
+        rows[i, 0] = forward if training and grad else infer
+        if cast and op.kind not in ("view", "copy"):
+            rows[i, 0] += host.autocast
+        rows[i, 1] = backward if grad else 0.0
+    return rows[program.op_class] * host.scale
+
+
+def _cost(host: Host, op: str) -> tuple[float, float, float]:
+    for name in (op, op.rstrip("_"), "add"):
+        if name in host.ops:
+            return host.ops[name]
+    return next(iter(host.ops.values()))
