@@ -9,7 +9,8 @@ import pytest
 from traincast.errors import InputFileError
 from traincast.report.validate import validation_dict
 from traincast.simulate.predict import predict
-from traincast.simulate.validate import fit_verdicts, read_runs, summarise, validate
+from traincast.simulate.summary import fit_verdicts, summarise
+from traincast.simulate.validate import read_runs, validate
 
 HELD_OUT = Path(__file__).resolve().parents[2] / "benchmarks/data/h200/held_out_steps.csv"
 

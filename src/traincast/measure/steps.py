@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from traincast.errors import IngestError, TraincastError, UnknownNameError
 from traincast.measure.breakdown import Breakdown
-from traincast.measure.workload import Workload, choose, source_of
+from traincast.measure.workload import Workload, choose, sized, source_of
 
 if TYPE_CHECKING:
+    from traincast.ingest.pytorch.probe import Source
     from traincast.measure.clock import Clock
     from traincast.measure.trainer import Trainer
 
@@ -103,20 +104,20 @@ def measure(
     from traincast.ingest.pytorch.probe import explain
     from traincast.measure.trainer import out_of_memory, settings
 
+    source = source_of(workload)
+    workload = sized(workload, source)
     _free(workload)
-    said = ""
     with settings(workload):
         try:
-            return _measure(workload, effort or Effort(), depth, say)
+            return _measure(workload, source, effort or Effort(), depth, say)
         except Exception as error:
             if not out_of_memory(error):
                 if isinstance(error, TraincastError):
                     raise
                 raise IngestError(explain(workload.model, error, "a training step")) from error
-            said = "oom"
     _free(workload)  # only here: the exception held what had been allocated
     device, version = _where(workload)
-    return Measured(workload=workload, error=said, device=device, torch=version)
+    return Measured(workload=workload, error="oom", device=device, torch=version)
 
 
 def _free(workload: Workload) -> None:
@@ -139,7 +140,7 @@ def _where(workload: Workload) -> tuple[str, str]:
     return name, str(torch.__version__)
 
 
-def _measure(workload: Workload, effort: Effort, depth: str, say: Say) -> Measured:
+def _measure(workload: Workload, source: Source, effort: Effort, depth: str, say: Say) -> Measured:
     import torch
 
     from traincast.measure.clock import clock_of
@@ -148,7 +149,7 @@ def _measure(workload: Workload, effort: Effort, depth: str, say: Say) -> Measur
     assert workload.unit is not None
     clock = clock_of(workload.unit)
     say("building")
-    trainer = Trainer(workload, source_of(workload))
+    trainer = Trainer(workload, source)
     for i in range(effort.warmup):
         say(f"warming up {i + 1}/{effort.warmup}")
         trainer.step(clock.mark)
@@ -169,7 +170,7 @@ def _measure(workload: Workload, effort: Effort, depth: str, say: Say) -> Measur
     infer_s = _infer(trainer, clock, notes)
     device, version = _where(workload)
     return Measured(
-        workload=trainer.workload, parameters=trainer.parameters, timing=timing, infer_s=infer_s,
+        workload=workload, parameters=trainer.parameters, timing=timing, infer_s=infer_s,
         peak_bytes=peak, breakdown=breakdown, notes=tuple(notes), device=device, torch=version,
     )  # fmt: skip
 

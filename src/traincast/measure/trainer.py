@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,14 +22,12 @@ class Trainer:
     """A module that trains on random data: what `traincast measure` times."""
 
     def __init__(self, workload: Workload, source: Source) -> None:
-        """Build the module; `workload` has its unit and precision chosen."""
+        """Build the module; everything in `workload` has been chosen."""
         assert workload.unit is not None
         assert workload.precision is not None
-        if workload.seq is not None and not source.seq:
-            raise InvalidValueError(f"{workload.model} has no sequence axis; leave out --seq")
+        assert workload.batch is not None
+        self.workload = workload
         precision = precision_named(workload.precision)
-        seq = workload.seq or source.seq
-        self.workload = replace(workload, batch=workload.batch or source.batch, seq=seq)
         self.notes = list(source.notes)
         torch.manual_seed(0)
         dtype = _DTYPES[precision.parameters]
@@ -39,8 +36,8 @@ class Trainer:
         nhwc = workload.layout == "nhwc"
         if nhwc:
             module = module.to(memory_format=torch.channels_last)
-        assert self.workload.batch is not None
-        feed = on_device(source.inputs(self.workload.batch, seq), workload.unit, dtype, nhwc)
+        given = source.inputs(workload.batch, workload.seq or 0)
+        feed = on_device(given, workload.unit, dtype, nhwc)
         draw_indices(module, feed)
         self.feed = feed
         self._cast: Callable[[], Any] = contextlib.nullcontext

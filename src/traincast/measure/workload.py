@@ -25,7 +25,7 @@ class Workload:
     batch: int | None = None
     """Samples; by default the model's."""
     seq: int | None = None
-    """Positions; by default the model's, 0 for a model without a sequence."""
+    """Positions; by default the model's, None for a model without a sequence."""
     image: int | None = None
     """Side of square images in pixels; by default the model's."""
     precision: str | None = None
@@ -92,6 +92,15 @@ def source_of(workload: Workload) -> Source:
         return sources.hf_source(root / rest, options, image)
     path = str(root / target) if target.endswith(".py") else target
     return sources.function_source(path, function, options, image)
+
+
+def sized(workload: Workload, source: Source) -> Workload:
+    """Return the workload with batch and sequence length chosen."""
+    if workload.seq is not None and not source.seq:
+        raise InvalidValueError(f"{workload.model} has no sequence axis; leave out --seq")
+    return replace(
+        workload, batch=workload.batch or source.batch, seq=workload.seq or source.seq or None
+    )
 
 
 _WHY = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,17 +11,22 @@ from rich.table import Table
 from rich.text import Text
 
 from traincast.report.fitted import Fitted, add_row, plain_table
-from traincast.simulate.validate import EFFICIENCY, ValidatedRow, fit_verdicts, summarise
+from traincast.simulate.summary import Summary, fit_verdicts, grouped, summarise
+from traincast.simulate.validate import EFFICIENCY, ValidatedRow
 
 _GIVEN = ("batch", "seq", "precision", "devices", "scheme", "layout", "mode")
 """What is shown of a row's own columns, most important first."""
 
 
-def validation_dict(rows: Sequence[ValidatedRow]) -> dict[str, Any]:
-    """Return rows and summary as plain data; errors and coverage are fractions."""
+def validation_dict(rows: Sequence[ValidatedRow], by: str | None = None) -> dict[str, Any]:
+    """Return rows and summary as plain data; errors and coverage are fractions.
+
+    `by` adds `groups`: the errors of the step of each group.
+    """
     summary: dict[str, Any] = {name: asdict(s) for name, s in summarise(rows).items()}
     judged, right = fit_verdicts(rows)
     summary["fits"] = {"rows": judged, "right": right}
+    groups = {} if by is None else {name: asdict(s) for name, s in grouped(rows, by).items()}
     return {
         "rows": [
             {
@@ -31,20 +36,27 @@ def validation_dict(rows: Sequence[ValidatedRow]) -> dict[str, Any]:
                 "predicted": dict(row.predicted),
                 "interval": {name: list(bounds) for name, bounds in row.interval.items()},
                 "fits": row.fits,
+                "bound_by": row.bound_by,
                 "problem": row.problem,
             }
             for row in rows
         ],
         "summary": summary,
+        **({} if by is None else {"by": by, "groups": groups}),
     }
 
 
-def validation_table(rows: Sequence[ValidatedRow], worst: int | None) -> RenderableType:
+def validation_table(
+    rows: Sequence[ValidatedRow], worst: int | None, by: str | None = None
+) -> RenderableType:
     """Return the summary by column, the largest errors, and what could not be predicted.
 
-    `worst` is how many of the largest errors are listed; None lists every row in its order.
+    `worst` is how many of the largest errors are listed; None lists every row in its order. `by`
+    adds the errors of the step by group.
     """
-    parts: list[RenderableType] = [_summary(rows)]
+    parts: list[RenderableType] = [_summary("column", summarise(rows))]
+    if by is not None:
+        parts += [Text(f"\nThe step by {by}", style="bold"), _summary(by, grouped(rows, by))]
     judged, right = fit_verdicts(rows)
     if any(row.out_of_memory for row in rows):
         parts.append(Text(f"\nWhether it fits was right for {right} of {judged} runs."))
@@ -65,12 +77,12 @@ def validation_table(rows: Sequence[ValidatedRow], worst: int | None) -> Rendera
     return Group(*parts)
 
 
-def _summary(rows: Sequence[ValidatedRow]) -> RenderableType:
+def _summary(head: str, errors: Mapping[str, Summary]) -> RenderableType:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("column")
-    for head in ("rows", "failed", "MAPE", "median", "p90", "bias", "in interval"):
-        table.add_column(head, justify="right")
-    for name, s in summarise(rows).items():
+    table.add_column(head)
+    for name in ("rows", "failed", "MAPE", "median", "p90", "bias", "in interval"):
+        table.add_column(name, justify="right")
+    for name, s in errors.items():
         values = [s.mape, s.median, s.p90]
         table.add_row(
             name,

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from traincast.errors import InputFileError, InvalidValueError, TraincastError
-from traincast.estimate.intervals import MEMORY, interval_of
-from traincast.estimate.registry import check_estimator, estimator_for
+from traincast.estimate.intervals import MEMORY
+from traincast.estimate.registry import check_estimator
 from traincast.graph import Graph
 from traincast.hardware import Cluster, load_cluster, load_device
 from traincast.ingest import resolve
@@ -28,7 +28,7 @@ COLUMNS = (*TIMES, "peak_gib")
 EFFICIENCY = "efficiency"
 """Not a column: throughput over that of one device times their number, within a `series`."""
 _PHASES = {"fwd_ms": "forward", "bwd_ms": "backward", "opt_ms": "optimizer"}
-_TABLE_OPTIMIZERS = {"sgd": "momentum"}
+_TABLE_OPTIMIZERS = {"sgd": "momentum", "plain_sgd": "sgd"}
 """In tables of runs `sgd` is SGD with momentum 0.9, as nearly everybody trains."""
 _SPLIT = ("tp", "pp", "cp", "ep")
 _NONE = ("", "none", "no", "false", "0")
@@ -50,25 +50,17 @@ class ValidatedRow:
     """Whether the real run did not fit."""
     fits: bool | None = None
     """Whether it is predicted to fit."""
+    device: str = ""
+    """The device it was predicted for."""
+    bound_by: str | None = None
+    """What it is predicted to be bound by: compute, memory or launch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """Errors of one column over all rows that have it; fractions."""
+def read_runs(path: Path, *, measured: bool = True) -> list[dict[str, str]]:
+    """Return the rows of a table of runs; raise for a file that is none.
 
-    rows: int
-    failed: int
-    mape: float | None
-    median: float | None
-    p90: float | None
-    bias: float | None
-    """Mean signed relative error; above 0 where predictions are too long."""
-    coverage: float | None
-    """Share of measured values inside their 90 % interval."""
-
-
-def read_runs(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a table of runs; raise for a file that is none."""
+    With `measured` False the table may lack measured columns: its runs are yet to be made.
+    """
     try:
         with path.open(encoding="utf-8", newline="") as file:
             table = csv.DictReader(file)
@@ -86,7 +78,7 @@ def read_runs(path: Path) -> list[dict[str, str]]:
             "a table of runs has the columns model, batch, step_ms and, as needed, seq, "
             "precision, optimizer, layout, image, mode, device, devices, cluster, network, scheme",
         )
-    if not any(name in head for name in COLUMNS):
+    if measured and not any(name in head for name in COLUMNS):
         raise InputFileError(path, f"has no measured column: one of {', '.join(COLUMNS)}")
     if not rows:
         raise InputFileError(path, "has no rows")
@@ -98,21 +90,29 @@ def validate(
     *,
     device: str | None = None,
     estimator: str = "auto",
+    profile: Path | None = None,
     root: Path | None = None,
 ) -> Iterator[ValidatedRow]:
     """Yield each run with its prediction; `root` is where the table's relative files start.
 
+    `profile` is a profile's file for estimators that rest on one.
     Raises at once for an estimator or a device that does not exist; what is wrong with one row is
     that row's `problem`.
     """
     check_estimator(estimator)
     if device:
         load_device(device)
-    return _validated(rows, device, estimator, root)
+    how: dict[str, Any] = {"estimator": estimator}
+    if profile is not None:
+        how["profile"] = profile
+    return _validated(rows, device, how, root)
 
 
 def _validated(
-    rows: Iterable[Mapping[str, str]], device: str | None, estimator: str, root: Path | None
+    rows: Iterable[Mapping[str, str]],
+    device: str | None,
+    how: Mapping[str, Any],
+    root: Path | None,
 ) -> Iterator[ValidatedRow]:
     graphs: dict[tuple[str, str, str], Graph | TraincastError] = {}
     for row in rows:
@@ -125,7 +125,7 @@ def _validated(
             yield replace(found, problem=problem or row.get("error") or "nothing was measured")
             continue
         try:
-            yield _predicted(found, row, device, estimator, root, graphs)
+            yield _predicted(found, row, device, how, root, graphs)
         except TraincastError as error:
             yield replace(found, problem=str(error))
 
@@ -163,7 +163,7 @@ def _predicted(
     found: ValidatedRow,
     row: Mapping[str, str],
     device: str | None,
-    estimator: str,
+    how: Mapping[str, Any],
     root: Path | None,
     graphs: dict[tuple[str, str, str], Graph | TraincastError],
 ) -> ValidatedRow:
@@ -197,14 +197,14 @@ def _predicted(
         "layout": row.get("layout") or "nchw",
         "compiled": row.get("mode", "") == "compile",
         "recompute": row.get("recompute", "").lower() not in _NONE,
-        "estimator": estimator,
         "optimizer": _optimizer(row),
+        **how,
     }
     prediction = predict(graph, cluster.device, **options)
     seconds = prediction.seconds
     if devices > 1:
         scaled = scale(
-            graph, cluster.device, cluster, estimator_for(estimator, cluster.device),
+            graph, cluster.device, cluster, prediction.engine,
             prediction.step.program.precision, prediction.step.plan, devices=[devices],
             schemes=[row.get("scheme") or "auto"], servers=_whole(row, "servers"),
         )  # fmt: skip
@@ -243,33 +243,37 @@ def _share(row: Mapping[str, str], devices: int) -> tuple[int | None, int]:
 
 def _optimizer(row: Mapping[str, str]) -> str:
     name = row.get("optimizer") or "adamw"
-    return _TABLE_OPTIMIZERS.get(name.lower(), name)
+    return _TABLE_OPTIMIZERS.get(name.lower().replace("-", "_"), name)
 
 
 def _compare(
     found: ValidatedRow, prediction: Prediction, seconds: float, options: Mapping[str, Any]
 ) -> ValidatedRow:
     predicted: dict[str, float] = {}
+    bounds: dict[str, tuple[float, float]] = {}
     phases = prediction.step.phase_s
     for name in found.measured:
+        judge = prediction
         if name == "step_ms":
             predicted[name] = seconds * 1e3
         elif name in _PHASES:
             predicted[name] = phases[_PHASES[name]] * 1e3
         elif name == "infer_ms":
-            alone = predict(prediction.graph, prediction.device, **options, inference=True)
-            predicted[name] = alone.seconds * 1e3
+            judge = predict(prediction.graph, prediction.device, **options, inference=True)
+            predicted[name] = judge.seconds * 1e3
         else:
             predicted[name] = prediction.memory.peak / 2**30
-    bounds = {}
-    for name, value in predicted.items():
-        if name == "peak_gib":
-            bounds[name] = (value * MEMORY[0], value * MEMORY[1])
-        else:
-            bounds[name] = interval_of(
-                prediction.engine, prediction.device.name, value, prediction.step.host_bound
-            )
-    return replace(found, predicted=predicted, interval=bounds, fits=prediction.fits)
+        low, high = MEMORY if name == "peak_gib" else _relative_interval(judge)
+        bounds[name] = (predicted[name] * low, predicted[name] * high)
+    return replace(
+        found, predicted=predicted, interval=bounds, fits=prediction.fits,
+        device=prediction.device.name, bound_by=prediction.bound_by,
+    )  # fmt: skip
+
+
+def _relative_interval(prediction: Prediction) -> tuple[float, float]:
+    low, high = prediction.interval_s
+    return low / prediction.seconds, high / prediction.seconds
 
 
 def with_efficiency(rows: Iterable[ValidatedRow]) -> list[ValidatedRow]:
@@ -315,40 +319,3 @@ def _efficient(row: ValidatedRow, alone: ValidatedRow) -> ValidatedRow:
         measured=ratio(row.measured, alone.measured),
         predicted=ratio(row.predicted, alone.predicted),
     )
-
-
-def summarise(rows: Iterable[ValidatedRow]) -> dict[str, Summary]:
-    """Return the errors of each measured column, and of the efficiency where there is one."""
-    rows = list(rows)
-    result: dict[str, Summary] = {}
-    for name in (*COLUMNS, EFFICIENCY):
-        having = [r for r in rows if name in r.measured]
-        if not having:
-            continue
-        good = [r for r in having if r.problem is None]
-        if not good:
-            result[name] = Summary(
-                rows=len(having), failed=len(having), mape=None, median=None, p90=None, bias=None,
-                coverage=None,
-            )  # fmt: skip
-            continue
-        error = np.array([r.predicted[name] / r.measured[name] - 1 for r in good])
-        bounded = [r for r in good if name in r.interval]
-        inside = [r.interval[name][0] <= r.measured[name] <= r.interval[name][1] for r in bounded]
-        result[name] = Summary(
-            rows=len(having),
-            failed=len(having) - len(good),
-            mape=float(abs(error).mean()),
-            median=float(np.median(abs(error))),
-            p90=float(np.quantile(abs(error), 0.9)),
-            bias=float(error.mean()),
-            coverage=float(np.mean(inside)) if inside else None,
-        )
-    return result
-
-
-def fit_verdicts(rows: Iterable[ValidatedRow]) -> tuple[int, int]:
-    """Return how many rows tell whether a run fitted, and for how many that was predicted."""
-    judged = [r for r in rows if r.fits is not None and r.problem is None]
-    right = sum(r.fits != r.out_of_memory for r in judged)
-    return len(judged), right
