@@ -18,15 +18,22 @@ from traincast.graph import DTYPE_BYTES
 from traincast.graph.precision import Precision
 from traincast.hardware import Device
 
-GROUPS = {
-    "gemm": "matrix", "conv": "convolution", "attention": "attention", "rnn": "matrix",
-}  # fmt: skip
-"""Which of a profile's factors a family's kernels are multiplied by; all others: `vector`."""
+GROUPS = ("matrix", "convolution", "grouped", "attention", "norm", "vector", "host")
+"""Groups of kernels that a profile may have a factor for, and the host."""
 ALL_PARTS = frozenset({"waves", "shapes", "host"})
 _UNJUDGED = (0.7, 1.45)
 """5th and 95th percentile of measured over predicted where no run of the device was judged."""
 _TRUST = 0.5
 """How much of the correction by shape holds on a device other than the one it was measured on."""
+
+
+def group_of(key: str, family: str) -> str:
+    """Return the group that a kernel belongs to, by its key and family."""
+    if family == "conv":
+        return "convolution" if key.startswith("conv.") else "grouped"
+    return {"gemm": "matrix", "rnn": "matrix"}.get(
+        family, family if family in GROUPS else "vector"
+    )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -103,7 +110,7 @@ class Calibrated:
             if model.residual is not None and "shapes" in self.parts:
                 extra, _ = model.residual.at(features_of(family, kernels, index))
                 seconds[index] *= np.exp(extra if own else _TRUST * extra)
-            seconds[index] *= self.profile.factors.get(GROUPS.get(family, "vector"), 1.0)
+            seconds[index] *= self.profile.factors.get(group_of(key, family), 1.0)
         return Pricing(seconds, bound)
 
     def host(self, program: Program, kernels: Kernels, device: Device, training: bool) -> Floats:
