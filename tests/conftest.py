@@ -2,12 +2,27 @@
 
 Property tests draw the same cases every time and have no deadline, so that a run says something of
 the code and not of the machine. `HYPOTHESIS_PROFILE=search` draws new ones each time.
+
+Traced graphs are kept in a folder that all tests of a session share, and never in the user's own.
 """
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("search", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def graph_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    base = tmp_path_factory.getbasetemp()
+    # Workers of one session have a folder each, side by side.
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "graphs"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINCAST_CACHE", str(shared))
+        yield shared
