@@ -1,0 +1,173 @@
+"""Kernels bound by memory: elementwise, copying, reducing, and those that work along rows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from traincast.measure.bench.groups import Group, memory_dtype, some
+from traincast.measure.bench.timing import HERE, TYPES, Call, indices, tensor
+
+_STREAMS = (
+    "add", "mul", "div", "relu", "gelu", "silu", "sigmoid", "tanh", "hardswish", "hardtanh",
+    "leaky_relu", "pow", "rsqrt", "add_scalar", "add_inplace", "cast", "clone", "transpose", "cat",
+    "narrow", "sum_rows", "sum_all", "mean_last", "dropout", "threshold_backward",
+    "gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward", "hardswish_backward",
+    "hardtanh_backward", "leaky_relu_backward", "dropout_backward", "broadcast_add", "where",
+    "fill",
+)  # fmt: skip
+_NORMS = ("layer_norm", "layer_norm_backward", "rms_norm", "softmax", "softmax_backward")
+_LOSSES = (
+    "log_softmax", "log_softmax_backward", "nll_forward", "nll_backward", "cross_entropy",
+)  # fmt: skip
+_PICKS = ("cumsum", "sort", "topk", "index_select")
+_LARGEST = 2**29.5
+
+
+def stream_groups(draw: random.Random) -> Iterator[Group]:
+    """Yield elementwise, copying and reducing kernels over many sizes."""
+    while True:
+        elements = 2 ** draw.uniform(8, 29.5 if HERE.device == "cuda" else 24)
+        columns = draw.choice((64, 197, 256, 768, 1000, 1024, 3072, 4096, 8192))
+        rows = max(1, int(elements) // columns)
+        keys = {"rows": rows, "columns": columns, "dtype": memory_dtype(draw)}
+        yield Group("stream", keys, "op", some(draw, _STREAMS, 6), 5.0 * rows * columns)
+        if draw.random() < 0.3:
+            seq, d, columns = draw.choice((49, 128, 197, 512)), draw.choice((32, 64)), 64
+            columns *= draw.choice((3, 6, 12, 16, 32))
+            rows = seq * max(1, int(elements) // columns // seq)
+            keys = {"rows": rows, "columns": columns, "seq": seq, "d": d,
+                    "dtype": memory_dtype(draw)}  # fmt: skip
+            yield Group("stream", keys, "op", ("heads", "heads_back"), 3.0 * rows * columns)
+
+
+def stream(group: Group) -> dict[str, Call]:
+    """Return kernels over [rows, columns]."""
+    aten, c = torch.ops.aten, group.keys
+    x, y = (tensor((c["rows"], c["columns"]), c["dtype"]) for _ in range(2))
+    if "seq" in c:
+        split = x.view(-1, c["seq"], c["columns"] // c["d"], c["d"])
+        joined = split.transpose(1, 2).contiguous()
+        return {
+            "heads": lambda: split.transpose(1, 2).contiguous(),
+            "heads_back": lambda: joined.transpose(1, 2).contiguous(),
+        }
+    row, half = y[0].clone(), c["columns"] // 2
+    mask = y > 0 if {"where", "dropout_backward"} & set(group.values) else y
+    other = torch.bfloat16 if TYPES[c["dtype"]] == torch.float32 else torch.float32
+    return {
+        "add": lambda: x + y,
+        "mul": lambda: x * y,
+        "div": lambda: x / y,
+        "relu": x.relu,
+        "gelu": lambda: F.gelu(x),
+        "silu": lambda: F.silu(x),
+        "sigmoid": x.sigmoid,
+        "tanh": x.tanh,
+        "hardswish": lambda: F.hardswish(x),
+        "hardtanh": lambda: F.hardtanh(x, 0.0, 6.0),
+        "leaky_relu": lambda: F.leaky_relu(x, 0.1),
+        "pow": lambda: x.pow(2),
+        "rsqrt": x.rsqrt,
+        "add_scalar": lambda: x + 1.0,
+        "add_inplace": lambda: x.add_(y),
+        "cast": lambda: x.to(other),
+        "clone": x.clone,
+        "transpose": lambda: x.t().contiguous(),
+        "cat": lambda: torch.cat([x, y], 1),
+        "narrow": lambda: x.narrow(1, 0, half).contiguous(),
+        "sum_rows": lambda: x.sum(0),
+        "sum_all": x.sum,
+        "mean_last": lambda: x.mean(-1),
+        "dropout": lambda: torch.native_dropout(x, 0.1, True),
+        "dropout_backward": lambda: aten.native_dropout_backward(x, mask, 1.1),
+        "threshold_backward": lambda: aten.threshold_backward(x, y, 0),
+        "gelu_backward": lambda: aten.gelu_backward(x, y),
+        "silu_backward": lambda: aten.silu_backward(x, y),
+        "sigmoid_backward": lambda: aten.sigmoid_backward(x, y),
+        "tanh_backward": lambda: aten.tanh_backward(x, y),
+        "hardswish_backward": lambda: aten.hardswish_backward(x, y),
+        "hardtanh_backward": lambda: aten.hardtanh_backward(x, y, 0.0, 6.0),
+        "leaky_relu_backward": lambda: aten.leaky_relu_backward(x, y, 0.1, False),
+        "broadcast_add": lambda: x + row,
+        "where": lambda: torch.where(mask, x, y),
+        "fill": x.zero_,
+    }
+
+
+def row_groups(draw: random.Random) -> Iterator[Group]:
+    """Yield kernels along rows: norms, softmax, losses, embeddings, sorting."""
+    while True:
+        for ops, count in (
+            (_NORMS, 3),
+            (_LOSSES, 3),
+            (_NORMS, 3),
+            (("embedding",), 1),
+            (_PICKS, 2),
+        ):
+            columns = draw.choice((49, 128, 197, 256, 384, 512, 768, 1024, 2048, 4096, 8192))
+            rows, dtype = int(2 ** draw.uniform(4, 20)), memory_dtype(draw)
+            if ops is _LOSSES:
+                columns = draw.choice((10, 1000, 1000, 21843, 30522, 50257, 128256))
+            if ops == ("embedding",):
+                width = draw.choice((64, 128, 384, 768, 1024, 2048, 4096))
+                columns = draw.choice((2, 512, 1000, 30522, 50257, 128256))
+                keys = {"rows": rows, "columns": columns, "width": width, "dtype": dtype}
+                both = ("embedding", "embedding_backward")
+                yield Group("row", keys, "op", both, 3.0 * (rows + columns) * width)
+                continue
+            if rows * columns < (_LARGEST if ops is not _PICKS else 2**26):
+                keys = {"rows": rows, "columns": columns, "dtype": dtype}
+                yield Group("row", keys, "op", some(draw, ops, count), 5.0 * rows * columns)
+
+
+def row(group: Group) -> dict[str, Call]:
+    """Return kernels that work along rows."""
+    aten, c, op = torch.ops.aten, group.keys, group.values[0]
+    rows, n, dtype = c["rows"], c["columns"], c["dtype"]
+    if op.startswith("embedding"):
+        table, grad = tensor((n, c["width"]), dtype), tensor((rows, c["width"]), dtype)
+        index = indices(n, rows)
+        return {
+            "embedding": lambda: F.embedding(index, table),
+            "embedding_backward": lambda: aten.embedding_dense_backward(grad, index, n, -1, False),
+        }
+    x = tensor((rows, n), dtype)
+    if op in _PICKS:
+        index = indices(rows, rows)
+        return {
+            "cumsum": lambda: x.cumsum(-1),
+            "sort": lambda: x.sort(-1),
+            "topk": lambda: x.topk(min(8, n), -1),
+            "index_select": lambda: x.index_select(0, index),
+        }
+    if op in _LOSSES:
+        return _losses(x, indices(n, rows))
+    g, w, b = tensor((rows, n), dtype), torch.ones_like(x[0]), torch.zeros_like(x[0])
+    y = F.softmax(x, -1)
+    _, mean, rstd = aten.native_layer_norm(x, (n,), w, b, 1e-5)
+    return {
+        "layer_norm": lambda: F.layer_norm(x, (n,), w, b),
+        "layer_norm_backward": lambda: aten.native_layer_norm_backward(
+            g, x, (n,), mean, rstd, w, b, [True, True, True]
+        ),
+        "rms_norm": lambda: F.rms_norm(x, (n,), w),
+        "softmax": lambda: F.softmax(x, -1),
+        "softmax_backward": lambda: aten._softmax_backward_data(g, y, -1, x.dtype),
+    }
+
+
+def _losses(x: torch.Tensor, target: torch.Tensor) -> dict[str, Call]:
+    aten = torch.ops.aten
+    y, one = F.log_softmax(x, -1), torch.ones_like(x[0, 0])
+    total = torch.full_like(one, float(len(x)))
+    return {
+        "log_softmax": lambda: F.log_softmax(x, -1),
+        "log_softmax_backward": lambda: aten._log_softmax_backward_data(x, y, -1, x.dtype),
+        "nll_forward": lambda: aten.nll_loss_forward(x, target, None, 1, -100),
+        "nll_backward": lambda: aten.nll_loss_backward(one, x, target, None, 1, -100, total),
+        "cross_entropy": lambda: F.cross_entropy(x, target),
+    }

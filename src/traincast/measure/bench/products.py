@@ -1,0 +1,177 @@
+"""Matrix products, convolutions and attention, with their gradients."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from traincast.measure.bench.groups import Group, product_dtype
+from traincast.measure.bench.shapes import conv_shapes, transposed_shapes
+from traincast.measure.bench.timing import Call, Case, tensor
+
+_FORMS = ("forward", "data", "weight")
+_HIDDEN = (192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 8192)
+_VOCABULARIES = (30522, 32000, 50257, 128256, 151936)
+_BATCHES = (1, 4, 8, 16, 32, 64, 128, 256)
+_CHANNELS = (16, 24, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)
+
+
+def gemm_groups(draw: random.Random) -> Iterator[Group]:
+    """Yield products of activations [m, k] and weights [n, k], and attention's own products."""
+    while True:
+        for real in (True, False):
+            m, n, k = _used_product(draw) if real else _any_product(draw)
+            keys = {"m": m, "n": n, "k": k, "batch": 1, "dtype": product_dtype(draw)}
+            yield Group("gemm", keys, "form", _FORMS, m * n + n * k + k * m, 2.0 * m * n * k)
+        batch = int(2 ** draw.uniform(3, 11))
+        s = draw.choice((49, 64, 128, 197, 256, 512, 1024))
+        d = draw.choice((32, 64, 128))
+        for m, n, k in ((s, s, d), (s, d, s)):
+            keys = {"m": m, "n": n, "k": k, "batch": batch, "dtype": product_dtype(draw)}
+            held = batch * (m * n + n * k + k * m)
+            yield Group("gemm", keys, "form", ("batched",), held, 2.0 * batch * m * n * k)
+
+
+def _used_product(draw: random.Random) -> tuple[int, int, int]:
+    """Draw a product as transformers and classifiers have them."""
+    hidden = draw.choice(_HIDDEN)
+    wide = draw.choice((hidden, 3 * hidden, 4 * hidden, 4 * hidden, 8 * hidden // 3 // 64 * 64))
+    n, k = (wide, hidden) if draw.random() < 0.6 else (hidden, wide)
+    m = int(2 ** draw.uniform(6, 17))
+    if draw.random() < 0.5:
+        m = draw.choice((1, 2, 4, 8, 16, 32, 64, 128)) * draw.choice((49, 128, 197, 256, 512, 1024))
+    kind = draw.random()
+    if kind < 0.1:
+        n, k = draw.choice(_VOCABULARIES), hidden
+    elif kind < 0.2:
+        m, n, k = draw.choice(_BATCHES[2:]), 1000, draw.choice((512, 768, 1024, 1280, 2048, 4096))
+    return m, n, k
+
+
+def _any_product(draw: random.Random) -> tuple[int, int, int]:
+    m = int(2 ** draw.uniform(4, 17))
+    n, k = (int(2 ** draw.uniform(4, 14.5)) // 8 * 8 for _ in range(2))
+    return m, n, k
+
+
+def gemm(group: Group) -> dict[str, Call]:
+    """Return the products of a group."""
+    c = group.keys
+    m, n, k, dtype = c["m"], c["n"], c["k"], c["dtype"]
+    if c["batch"] > 1:
+        a, b = tensor((c["batch"], m, k), dtype), tensor((c["batch"], k, n), dtype)
+        return {"batched": lambda: torch.bmm(a, b)}
+    x, w, g = tensor((m, k), dtype), tensor((n, k), dtype), tensor((m, n), dtype)
+    return {"forward": lambda: F.linear(x, w), "data": lambda: g @ w, "weight": lambda: g.t() @ x}
+
+
+def conv_groups(draw: random.Random) -> Iterator[Group]:
+    """Yield convolutions as image networks have them, the most used likely first."""
+    while True:
+        ranked = [(place + 20) * draw.random() for place in range(len(conv_shapes()))]
+        ordered = [s for _, s in sorted(zip(ranked, conv_shapes(), strict=True),
+                                        key=lambda pair: pair[0])]  # fmt: skip
+        for count, shape in enumerate(ordered):
+            yield from _conv_layouts(draw, shape, _FORMS)
+            if count % 20 == 0:
+                yield from _conv_layouts(draw, _any_conv(draw), _FORMS)
+            if count % 50 == 0:
+                turned = tuple(f"t_{form}" for form in _FORMS)
+                yield from _conv_layouts(draw, draw.choice(transposed_shapes()), turned)
+
+
+def _any_conv(draw: random.Random) -> Case:
+    kernel = draw.choice((1, 1, 1, 3, 3, 3, 5, 7, 11))
+    stride = draw.choice((1, 1, 1, 2)) if kernel < 7 else draw.choice((1, 2, 4))
+    cin, cout, groups = draw.choice(_CHANNELS), draw.choice(_CHANNELS), 1
+    if draw.random() < 0.35:
+        cout = cin
+        per = draw.choice((1, 1, 8, 16))
+        groups = cin // per if cin % per == 0 else cin
+    size = draw.choice((7, 14, 17, 28, 35, 56, 112, 149, 224))
+    return {"cin": cin, "cout": cout, "size": size, "kernel": kernel, "stride": stride,
+            "groups": groups}  # fmt: skip
+
+
+def _conv_layouts(draw: random.Random, shape: Case, forms: tuple[str, ...]) -> Iterator[Group]:
+    """Yield one convolution in both layouts, at a batch that keeps it below 3 GB."""
+    dtype = product_dtype(draw)
+    width = 4 if dtype in ("fp32", "tf32") else 2
+    turned = forms[0].startswith("t_")
+    cin, cout, side = shape["cin"], shape["cout"], shape["size"]
+    after = side * shape["stride"] if turned else -(-side // shape["stride"])
+    image = cin * side**2 + cout * after**2
+    weights = cin * cout // shape["groups"] * shape["kernel"] * _width(shape)
+    fitting = [n for n in _BATCHES if n * image * width < 3e9]
+    batch = draw.choice(fitting or _BATCHES[:1])
+    if cin == 3:
+        forms = tuple(form for form in forms if form != "data")  # images need no gradient
+    flops = 2.0 * batch * weights * (side if turned else after) ** 2
+    for layout in ("nchw", "nhwc"):
+        keys = {"n": batch, **shape, "layout": layout, "dtype": dtype}
+        yield Group("conv", keys, "form", forms, 2 * batch * image + weights, flops)
+
+
+def _width(c: Case) -> int:
+    return int(c.get("kernel_w") or c["kernel"])
+
+
+def conv(group: Group) -> dict[str, Call]:
+    """Return a convolution and its gradients, plain or (`t_`) transposed."""
+    c, turned = group.keys, group.values[0].startswith("t_")
+    nhwc, dtype, kernel = c["layout"] == "nhwc", c["dtype"], (c["kernel"], _width(c))
+    pad = [c["padding"]] * 2 if "padding" in c else [side // 2 for side in kernel]
+    how = ([c["stride"]] * 2, pad, [1, 1], turned, [0, 0], c["groups"])
+    first, second = (c["cin"], c["cout"]) if turned else (c["cout"], c["cin"])
+    x = tensor((c["n"], c["cin"], c["size"], c["size"]), dtype, nhwc)
+    w = tensor((first, second // c["groups"], *kernel), dtype, nhwc)
+    g = tensor(tuple(torch.convolution(x, w, None, *how).shape), dtype, nhwc)
+
+    def backward(data: bool) -> Any:
+        mask = [data, not data, False]
+        return torch.ops.aten.convolution_backward(g, x, w, None, *how, mask)
+
+    before = "t_" if turned else ""
+    return {
+        f"{before}forward": lambda: torch.convolution(x, w, None, *how),
+        f"{before}data": lambda: backward(True),
+        f"{before}weight": lambda: backward(False),
+    }
+
+
+def attention_groups(draw: random.Random) -> Iterator[Group]:
+    """Yield attention over sequences, causal or not, with shared heads or not."""
+    while True:
+        heads = draw.choice((3, 4, 6, 8, 12, 16, 32))
+        seq = draw.choice((49, 64, 128, 197, 256, 512, 1024, 2048, 4096, 8192))
+        b = max(1, min(256, int(2 ** draw.uniform(0, 18) / seq)))
+        kv = draw.choice((heads, heads, max(1, heads // 4)))
+        if heads % kv:
+            kv = heads
+        d = draw.choice((32, 64, 64, 80, 96, 128))
+        keys = {"b": b, "heads": heads, "kv": kv, "seq": seq, "d": d,
+                "causal": draw.random() < 0.5, "dtype": product_dtype(draw)}  # fmt: skip
+        held = 4.0 * b * heads * seq * d + (b * heads * seq**2 if keys["dtype"] != "bf16" else 0)
+        yield Group("attention", keys, "form", ("forward", "both"), held,
+                    14.0 * b * heads * seq**2 * d)  # fmt: skip
+
+
+def attention(group: Group) -> dict[str, Call]:
+    """Return fused attention; `both` includes the backward pass."""
+    c = group.keys
+    q, k, v = (
+        tensor((c["b"], h, c["seq"], c["d"]), c["dtype"]) for h in (c["heads"], c["kv"], c["kv"])
+    )
+    how = {"is_causal": c["causal"]} | ({"enable_gqa": True} if c["kv"] != c["heads"] else {})
+    grad = tensor(tuple(q.shape), c["dtype"])
+    leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+
+    def both() -> Any:
+        y = F.scaled_dot_product_attention(*leaves, **how)
+        return torch.autograd.grad(y, leaves, grad)
+
+    return {"forward": lambda: F.scaled_dot_product_attention(q, k, v, **how), "both": both}
