@@ -139,7 +139,8 @@ def _materialise(module: torch.nn.Module) -> None:
         for name, parameter in owner._parameters.items():
             if parameter is not None:
                 shared.setdefault(id(parameter), []).append((owner, name))
-    module.to_empty(device="cpu")
+    # As `to_empty` does, which looks at each weight on the way and takes five times as long.
+    module._apply(lambda t: torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device="cpu"))
     for places in shared.values():
         first = getattr(*places[0])
         for owner, name in places[1:]:
