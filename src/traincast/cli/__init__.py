@@ -18,6 +18,7 @@ COMMANDS = {
     "predict": ("predict:predict", "Predict a training step of a model on a device."),
     "manycore": ("manycore:manycore", "Predict a training run on a many-core CPU, by threads."),
     "calibrate": ("calibrate:calibrate", "Measure this machine for the models that need it."),
+    "measure": ("measure:measure", "Measure a real training step on this machine."),
     "scale": ("scale:scale", "Predict how a step scales over devices and strategies."),
     "compare": ("compare:compare", "Put all estimators side by side on the same work."),
     "validate": ("validate:validate", "Compare predictions with measured runs, row by row."),

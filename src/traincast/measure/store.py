@@ -157,7 +157,7 @@ def add_run(store: Store, **columns: Any) -> int:
     """
     unknown = columns.keys() - set(_RUN_COLUMNS)
     assert not unknown, unknown
-    columns.setdefault("date", _now())
+    columns.setdefault("date", now())
     if columns.get("depth") is not None:
         columns["depth"] = _dump(columns["depth"])
     names = ", ".join(columns)
@@ -190,7 +190,7 @@ def start_calibration(store: Store, run: str, header: Mapping[str, Any]) -> Cali
     store.connection.execute(
         "INSERT INTO calibrations (run, started, header) VALUES (?, ?, ?) "
         "ON CONFLICT (run) DO NOTHING",
-        (run, _now(), _dump(header)),
+        (run, now(), _dump(header)),
     )
     found = calibration(store, run)
     assert found is not None
@@ -234,7 +234,8 @@ def result_keys(store: Store, run: str) -> set[str]:
     return {row["key"] for row in found}
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the present as the store writes it: UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from traincast.errors import InvalidValueError
 from traincast.measure.steps import Measured
+from traincast.measure.store import now
 from traincast.measure.workload import Workload, located
 
 COLUMNS = ("model", "image", "batch", "seq", "precision", "optimizer", "layout", "mode", "params",
@@ -30,7 +31,7 @@ def run_columns(found: Measured, device: str) -> dict[str, Any]:
         "model": located(w), "batch": w.batch, "seq": w.seq, "image": w.image,
         "precision": w.precision, "optimizer": w.optimizer, "layout": w.layout,
         "mode": "compile" if w.compiled else "", "device": device, "torch": found.torch,
-        "params": found.parameters, "error": found.error,
+        "params": found.parameters, "error": found.error, "date": now(),
     }  # fmt: skip
     timing = found.timing
     if timing is not None:

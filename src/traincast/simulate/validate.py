@@ -95,15 +95,17 @@ def validate(
 ) -> Iterator[ValidatedRow]:
     """Yield each run with its prediction; `root` is where the table's relative files start.
 
-    `profile` is a profile's file for estimators that rest on one.
-    Raises at once for an estimator or a device that does not exist; what is wrong with one row is
-    that row's `problem`.
+    `profile` is a profile's file for estimators that rest on one. Raises at once for an estimator,
+    a device or a profile that does not exist; what is wrong with one row is that row's `problem`.
     """
     check_estimator(estimator)
     if device:
         load_device(device)
     how: dict[str, Any] = {"estimator": estimator}
     if profile is not None:
+        from traincast.estimate.calibrated.profile import read_profile
+
+        read_profile(profile)
         how["profile"] = profile
     return _validated(rows, device, how, root)
 
