@@ -7,14 +7,16 @@ network of 126 equal layers costs no more to evaluate than one layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from traincast.estimate.kernels import FAMILIES, Floats, Ints, Kernels, kernel_table
+from traincast.estimate.lowering import Moves, launched
+from traincast.estimate.moves import find_moves
 from traincast.graph import DTYPE_BYTES, FLOATS, KINDS, Attr, Graph, Op, Size
 from traincast.graph.kinds import Arg, Case, Costs, Kernel
 from traincast.graph.precision import (
@@ -24,8 +26,10 @@ from traincast.graph.precision import (
     Precision,
 )
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+__all__ = [
+    "FAMILIES", "Floats", "Ints", "Kernels", "OpClass", "Program", "Spec", "Value",
+    "kernel_table", "kernels_of", "program_of",
+]  # fmt: skip
 
 
 class Spec(NamedTuple):
@@ -44,15 +48,18 @@ class OpClass(NamedTuple):
     attrs: tuple[tuple[str, Attr], ...]
     ins: tuple[Spec, ...]
     outs: tuple[Spec, ...]
+    moves: Moves | None = None
+    """Copies into another memory order; None where launches on a GPU are not asked for."""
 
     def at(self, batch: int, seq: int) -> Costs:
         """Return the kernels of one such op for a batch and sequence length."""
         case = Case(
             dict(self.attrs),
-            tuple(_arg(spec, batch, seq) for spec in self.ins),
-            tuple(_arg(spec, batch, seq) for spec in self.outs),
+            tuple([_arg(spec, batch, seq) for spec in self.ins]),
+            tuple([_arg(spec, batch, seq) for spec in self.outs]),
         )
-        return KINDS[self.kind].costs(case)
+        costs = KINDS[self.kind].costs(case)
+        return costs if self.moves is None else launched(case, costs, self.moves)
 
 
 def _arg(spec: Spec, batch: int, seq: int) -> Arg:
@@ -95,15 +102,21 @@ class Program:
 
 
 @lru_cache(maxsize=64)
-def program_of(graph: Graph, precision: Precision) -> Program:
-    """Return the graph's program in a precision; made once for each pair."""
-    return _Builder(graph, precision).build()
+def program_of(graph: Graph, precision: Precision, layout: str = "") -> Program:
+    """Return the graph's program in a precision; made once for each.
+
+    With a layout of images, `nchw` or `nhwc`, kernels are those that eager PyTorch launches on
+    a GPU (`lowering`), with the copies between memory orders; without, those of the aten ops that
+    autograd runs, on whatever device.
+    """
+    return _Builder(graph, precision, layout).build()
 
 
 class _Builder:
-    def __init__(self, graph: Graph, precision: Precision) -> None:
+    def __init__(self, graph: Graph, precision: Precision, layout: str) -> None:
         self.graph = graph
         self.precision = precision
+        self.layout = layout
         self.dtype: dict[str, str] = {}
         self.grad: set[str] = set(graph.needs_grad)
         self.role: dict[str, str] = {}
@@ -122,6 +135,7 @@ class _Builder:
                 self.dtype[name] = self._concrete(tensor.dtype)
         for op in self.graph.ops:
             self._add(op)
+        moves = self._follow_order() if self.layout else {}
         ops = self._with_accumulation()
         # Keys hold one object for each distinct tensor, so that comparing two ops compares a few
         # numbers instead of every size of every shape.
@@ -131,10 +145,11 @@ class _Builder:
         for i, op in enumerate(ops):
             attrs = tuple(op.attrs.items())
             ins, outs = tuple(map(self._spec, op.inputs)), tuple(map(self._spec, op.outputs))
-            key = (op.kind, attrs, len(ins), *map(id, ins), *map(id, outs))
+            copies = moves.get(op.name, Moves()) if self.layout else None
+            key = (op.kind, attrs, copies, len(ins), *map(id, ins), *map(id, outs))
             index = known.setdefault(key, len(classes))
             if index == len(classes):
-                classes.append(OpClass(op.kind, attrs, ins, outs))
+                classes.append(OpClass(op.kind, attrs, ins, outs, copies))
             op_class[i] = index
         table = tuple(classes)
         return Program(
@@ -234,6 +249,19 @@ class _Builder:
         self.cast_of[key] = new
         return new
 
+    def _follow_order(self) -> dict[str, Moves]:
+        """Find copies between memory orders, and note on ops what the order changes."""
+        batch, seq = max(self.graph.batch, 2), max(self.graph.seq, 2)
+        shapes = {n: tuple(s.at(batch, seq) for s in shape) for n, shape in self.shape.items()}
+        found = find_moves(self.ops, shapes, self.dtype, self.role, self.grad, self.layout)
+        moves = {}
+        for i, (op, one) in enumerate(zip(self.ops, found, strict=True)):
+            if one.attrs:
+                self.ops[i] = replace(op, attrs={**op.attrs, **one.attrs})
+            if one.forward or one.backward:
+                moves[op.name] = Moves(one.forward, one.backward)
+        return moves
+
     def _with_accumulation(self) -> list[Op]:
         readers: dict[str, int] = {}
         for op in self.ops:
@@ -307,42 +335,6 @@ class _Builder:
         return first
 
 
-class Kernels(NamedTuple):
-    """Every kernel of every class at one size, as columns."""
-
-    op_class: Ints
-    phase: Ints
-    """0 forward, 1 backward data, 2 backward weight."""
-    family: Ints
-    """Index into `families`."""
-    flops: Floats
-    ops: Floats
-    read: Floats
-    write: Floats
-    dims: Floats
-    """(kernels, 4): rows, columns, depth, batch; see `Kernel.dims` for each family."""
-    launches: Floats
-    done: Floats
-    fast: Floats
-    each: Floats
-    """Bytes of one element of the main operand."""
-    window: Floats
-    """(kernels, 2): height and width of a convolution's or pool's window; 1 elsewhere."""
-    stride: Floats
-    names: tuple[str, ...]
-    extra: Floats
-    """For each class: bytes kept for backward beside tensors."""
-    workspace: Floats
-
-
-FAMILIES = (
-    "gemm", "conv", "attention", "rnn", "pointwise", "reduction", "norm", "softmax", "pool",
-    "copy", "gather", "fill", "sort", "interpolate", "unknown",
-)  # fmt: skip
-_FAMILY = {name: i for i, name in enumerate(FAMILIES)}
-_EMPTY: Floats = np.zeros(0)
-
-
 def kernels_of(program: Program, batch: int, seq: int) -> Kernels:
     """Evaluate every class of a program at one batch and sequence length."""
     rows: list[tuple[int, int, Kernel]] = []
@@ -354,22 +346,3 @@ def kernels_of(program: Program, batch: int, seq: int) -> Kernels:
         for phase, kernels in enumerate((costs.forward, costs.data, costs.weight)):
             rows += [(index, phase, k) for k in kernels]
     return kernel_table(rows, extra, workspace)
-
-
-def kernel_table(
-    rows: Sequence[tuple[int, int, Kernel]], extra: Floats = _EMPTY, workspace: Floats = _EMPTY
-) -> Kernels:
-    """Return kernels, each with its class and phase, as columns."""
-    flat = [
-        (index, phase, _FAMILY[k.family], k.flops, k.ops, k.read, k.write, *k.dims,
-         k.launches, k.done, k.fast, k.each, *k.window, k.stride)
-        for index, phase, k in rows
-    ]  # fmt: skip
-    table = np.array(flat, dtype=np.float64).reshape(len(rows), 18)
-    whole = table[:, :3].astype(np.int64)
-    names = tuple(k.name for _, _, k in rows)
-    return Kernels(
-        whole[:, 0], whole[:, 1], whole[:, 2], table[:, 3], table[:, 4], table[:, 5], table[:, 6],
-        table[:, 7:11], table[:, 11], table[:, 12], table[:, 13], table[:, 14],
-        table[:, 15:17], table[:, 17], names, extra, workspace,
-    )  # fmt: skip

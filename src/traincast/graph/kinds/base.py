@@ -59,6 +59,8 @@ class Kernel(NamedTuple):
     stride: float = 1
     """Input positions from one window to the next, along the first axis; 1/stride for a transposed
     convolution, whose windows lie on its output."""
+    nhwc: bool = False
+    """Whether it works on images that have their channels last."""
 
 
 class Arg(NamedTuple):

@@ -81,7 +81,11 @@ NOT_DIFFERENTIABLE = frozenset(
 )  # fmt: skip
 
 
-def _backward_of(fn: str, index: int, rule: Rule) -> tuple[str, ...]:
+def _rule(fn: str) -> Rule:
+    return RULES.get(fn, Rule(1, "-", ()) if fn in NOT_DIFFERENTIABLE else Rule(4, "i", (fn,)))
+
+
+def backward_of(fn: str, index: int) -> tuple[str, ...]:
     """Return the aten ops of the gradient with respect to input `index`."""
     if fn == "sub" and index == 1:
         return ("neg",)
@@ -92,13 +96,13 @@ def _backward_of(fn: str, index: int, rule: Rule) -> tuple[str, ...]:
         return ()
     if fn == "pow" and index == 1:
         return ("pow", "log", "mul", "mul")
-    return rule.backward
+    return _rule(fn).backward
 
 
 def _pointwise(c: Case) -> Costs:
     fn = str(c.attrs["fn"])
     y = c.outs[0]
-    rule = RULES.get(fn, Rule(1, "-", ()) if fn in NOT_DIFFERENTIABLE else Rule(4, "i", (fn,)))
+    rule = _rule(fn)
     each = c.ins[0].each if c.ins else y.each
     forward = pointwise(fn, total(c.ins), total(c.outs), y.n, rule.ops, each)
     data: list[Kernel] = []
@@ -108,7 +112,7 @@ def _pointwise(c: Case) -> Costs:
         extra = _operands(c, fn, index, rule)
         data += [
             pointwise(name, y.n * x.each + extra, y.n * x.each, y.n, rule.ops, x.each)
-            for name in _backward_of(fn, index, rule)
+            for name in backward_of(fn, index)
         ]
         if x.n < y.n:
             data.append(summed(y, x))

@@ -1,0 +1,189 @@
+"""What an op launches in eager PyTorch on an NVIDIA GPU, where it is not what its kind lists.
+
+Kinds list the aten ops that autograd runs. On a GPU some of them fall apart into others, and
+tensors are copied between memory orders. A kernel here is one aten op with all that it launches
+itself; `launches` says how many that are. Copies have names by what they do:
+
+    clone            as it lies, one stretch of memory to another
+    _to_copy         into another element type, in the same order
+    copy_.permute    into another order of axes
+    copy_.narrow     into or out of a part of a larger tensor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from traincast.graph.kinds import Arg, Case, Costs, Kernel
+
+
+class Moves(NamedTuple):
+    """Tensors that an op copies into another memory order: i for input i, ~j for output j."""
+
+    forward: tuple[int, ...] = ()
+    backward: tuple[int, ...] = ()
+    """In backward, ~j is the gradient of output j."""
+
+
+def launched(case: Case, costs: Costs, moves: Moves) -> Costs:
+    """Return what really launches for an op."""
+    if case.attrs.get("algorithm") == "math":
+        costs = _math(case, costs)
+    return costs._replace(
+        forward=_copies(case, moves.forward) + _each(costs.forward, case),
+        data=_copies(case, moves.backward) + _each(costs.data, case),
+        weight=_each(costs.weight, case),
+    )
+
+
+def _copies(case: Case, which: tuple[int, ...]) -> tuple[Kernel, ...]:
+    return tuple([_copy("copy_.permute", case.ins[i] if i >= 0 else case.outs[~i]) for i in which])
+
+
+def _each(kernels: Iterable[Kernel], case: Case) -> tuple[Kernel, ...]:
+    found: list[Kernel] = []
+    last = bool(case.attrs.get("nhwc"))
+    for kernel in kernels:
+        rule = RULES.get(kernel.name)
+        if rule is not None:
+            found += rule(kernel, case)
+            continue
+        launches = LAUNCHES.get(kernel.name, 1)
+        if last or launches > 1:
+            extra = 1 if last and kernel.family == "norm" else 0
+            kernel = kernel._replace(nhwc=last, launches=launches + extra)  # noqa: PLW2901
+        found.append(kernel)
+    return tuple(found)
+
+
+LAUNCHES = {
+    "native_batch_norm": 3,
+    "native_layer_norm_backward": 2,
+    "_softmax_backward_data": 2,
+    "_scaled_dot_product_attention": 2,
+    "_scaled_dot_product_attention_backward": 4,
+    "max_pool2d_with_indices_backward": 2,
+    "nll_loss_backward": 2,
+    "nll_loss2d_backward": 2,
+    "embedding_dense_backward": 2,
+    "index_put": 13,
+}
+"""Kernels of one aten op, where they are more than one; channels last, a norm clears a counter."""
+
+
+def _copy(name: str, moved: Arg) -> Kernel:
+    return Kernel(name, "copy", 0, 0, moved.size, moved.size, each=moved.each)
+
+
+def _zeros(size: float, each: float) -> Kernel:
+    return Kernel("zeros", "fill", 0, 0, 0, size, each=each)
+
+
+def _clone(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    if case.attrs.get("free"):
+        return ()
+    return (kernel if case.attrs.get("streaming") else kernel._replace(name="copy_.permute"),)
+
+
+def _part(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    """The gradient of a slice: zeros, and the part that is known."""
+    x, part = case.ins[0], case.outs[0]
+    return _zeros(x.size, x.each), _copy("copy_.narrow", part)
+
+
+def _pad(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    """Forward zeros and what lies inside them, backward the part inside."""
+    x, y = case.ins[0], case.outs[0]
+    if x.n == y.n:
+        return (_copy("clone", x),)
+    if kernel.write == x.size:
+        return (_copy("copy_.narrow", x),)
+    return _zeros(y.size, y.each), _copy("copy_.narrow", x)
+
+
+def _roll(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    """One axis after the other; images and windows are rolled along two."""
+    return (kernel,) * (2 if len(case.ins[0].shape) >= 4 else 1)
+
+
+def _linear(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    """A product with its bias; apart where the input's axes are not those of a plain matrix."""
+    if not case.attrs.get("strided"):
+        return (kernel,)
+    bias, y = case.ins[2], case.outs[0]
+    added = Kernel("add", "pointwise", 0, y.n, y.size + bias.size, y.size, each=y.each)
+    return kernel._replace(name="mm", read=kernel.read - bias.size), added
+
+
+def _conv_bias(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    """PyTorch's own depthwise kernel, which runs for channels first, adds the bias itself."""
+    x, groups = case.ins[0], case.number("groups", 1)
+    plain = not case.attrs.get("nhwc") and not case.attrs.get("transposed")
+    own = plain and len(x.shape) == 4 and 1 < groups == x.shape[1]
+    return () if own else (kernel,)
+
+
+Rule = Callable[[Kernel, Case], tuple[Kernel, ...]]
+RULES: dict[str, Rule] = {
+    "clone": _clone,
+    "select_backward": _part,
+    "slice_backward": _part,
+    "constant_pad_nd": _pad,
+    "roll": _roll,
+    "addmm": _linear,
+    "convolution.bias": _conv_bias,
+}
+"""aten ops that a GPU runs as others."""
+
+
+def _math(case: Case, costs: Costs) -> Costs:
+    """Attention by separate products: keys and values are repeated for the heads that share them.
+
+    Both factors are scaled, a causal mask is made each time, and rows that are masked as a whole
+    are looked for.
+    """
+    q, k, v = case.ins[:3]
+    e = q.each
+    heads = q.n / max(q.shape[-1] * q.shape[-2], 1)
+    mask = q.shape[-2] * k.shape[-2]
+    scores = heads * mask
+    wide_k, wide_v = heads * k.shape[-2] * k.shape[-1], heads * v.shape[-2] * v.shape[-1]
+    product, scaling, softmax, weighting = costs.forward
+    causal, shared = bool(case.attrs.get("causal")), wide_k > k.n
+
+    def passes(name: str, n: float, read: float = e, write: float = e) -> Kernel:
+        return Kernel(name, "pointwise", 0, n, read * n, write * n, each=read)
+
+    def repeated(n: float) -> Kernel:
+        return Kernel("copy_.permute", "copy", 0, 0, n * e, n * e, each=e)
+
+    def shared_sum(n: float, into: Arg) -> Kernel:
+        dims = (into.n, n / max(into.n, 1), into.shape[-1], 0)
+        return Kernel("sum", "reduction", 0, n, n * e, into.size, dims, each=e)
+
+    masking = (_zeros(mask, 1), passes("tril", mask, 1, 1), passes("where", mask, 1, e))
+    rows = softmax.dims
+    forward = (
+        passes("mul", q.n),
+        *(masking if causal else ()),
+        *((repeated(wide_k), repeated(wide_v)) if shared else ()),
+        passes("mul", wide_k),
+        repeated(q.n),
+        product,
+        *((scaling._replace(name="add"),) if causal or len(case.ins) > 3 else ()),
+        softmax,
+        passes("isneginf", scores, e, 1),
+        Kernel("all", "reduction", 0, scores, scores, rows[0], rows, each=1),
+        passes("where", scores),
+        weighting,
+    )
+    if not costs.data:
+        return costs._replace(forward=forward)
+    data = (
+        *(kernel for kernel in costs.data if kernel.name != "mul"),
+        passes("mul", wide_k),
+        *((shared_sum(wide_k, k), shared_sum(wide_v, v)) if shared else ()),
+        passes("mul", q.n),
+    )
+    return costs._replace(forward=forward, data=data)

@@ -1,0 +1,328 @@
+"""Which tensors eager PyTorch copies into another memory order, found by following strides.
+
+Ops differ in what they take. An elementwise op takes any order; a norm copies what is not
+contiguous; a convolution wants an image in the order of its weight; a reshape copies where a view
+will not do. Gradients have orders of their own, which are followed from the loss back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from traincast.estimate.order import Laid, Shape, contiguous, elementwise, image, preserved
+from traincast.graph import KINDS, Attr, Op
+from traincast.graph.kinds import pointwise
+
+
+class Found(NamedTuple):
+    """What the memory order means for one op."""
+
+    forward: tuple[int, ...]
+    """Tensors that it copies first: i for input i, ~j for output j."""
+    backward: tuple[int, ...]
+    """The same in backward, where ~j is the gradient of output j."""
+    attrs: Mapping[str, Attr]
+    """What else changes: `nhwc` where an image has its channels last, `strided` where a linear
+    layer's input does not fold into rows, `streaming` where a clone keeps the order, `free` where
+    it has nothing to do."""
+
+
+def find_moves(
+    ops: Sequence[Op],
+    shapes: Mapping[str, Shape],
+    types: Mapping[str, str],
+    roles: Mapping[str, str],
+    needs_grad: frozenset[str] | set[str],
+    layout: str,
+) -> list[Found]:
+    """Return the copies of every op for images in a layout, `nchw` or `nhwc`."""
+    plain = _Follower(ops, shapes, types, roles, needs_grad, last=False)
+    plain.forward(frozenset())
+    kept = frozenset(
+        i
+        for i, op in enumerate(ops)
+        if op.kind == "copy" and op.attrs.get("fn") == "clone" and plain.clone_of_contiguous(op)
+    )
+    follower = _Follower(ops, shapes, types, roles, needs_grad, last=layout == "nhwc")
+    follower.forward(kept)
+    follower.backward()
+    return [
+        Found(tuple(a), tuple(b), c)
+        for a, b, c in zip(follower.before, follower.after, follower.attrs, strict=True)
+    ]
+
+
+class _Follower:
+    def __init__(
+        self,
+        ops: Sequence[Op],
+        shapes: Mapping[str, Shape],
+        types: Mapping[str, str],
+        roles: Mapping[str, str],
+        needs_grad: frozenset[str] | set[str],
+        last: bool,
+    ) -> None:
+        self.ops, self.shapes, self.types, self.needs_grad = ops, shapes, types, needs_grad
+        self.laid: dict[str, Laid] = {}
+        self.grads: dict[str, Laid] = {}
+        self.before: list[list[int]] = [[] for _ in ops]
+        self.after: list[list[int]] = [[] for _ in ops]
+        self.attrs: list[dict[str, Attr]] = [{} for _ in ops]
+        self.kept: frozenset[int] = frozenset()
+        for name, role in roles.items():
+            if role != "activation":
+                # A weight of 1 × 1 lies in both orders, so `Module.to` leaves it as it is.
+                both = contiguous(shapes[name]).channels_last
+                self.laid[name] = image(shapes[name], last and not both)
+
+    def forward(self, kept: frozenset[int]) -> None:
+        """Follow every op; `kept` are clones that keep the order of what they copy."""
+        self.kept = kept
+        for i, op in enumerate(self.ops):
+            ins = [self.laid[n] for n in op.inputs]
+            outs = [self.shapes[n] for n in op.outputs]
+            rule = getattr(self, f"_{op.kind}", None)
+            found = rule(i, op, ins, outs) if rule else [contiguous(s) for s in outs]
+            found += [contiguous(s) for s in outs[len(found) :]]
+            self.laid.update(zip(op.outputs, found, strict=True))
+
+    def clone_of_contiguous(self, op: Op) -> bool:
+        return self.laid[op.inputs[0]].contiguous
+
+    def _contiguous_inputs(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
+        if ins and not ins[0].contiguous:
+            self.before[i].append(0)
+        return [contiguous(s) for s in outs]
+
+    _layer_norm = _rms_norm = _group_norm = _softmax = _rnn = _contiguous_inputs
+
+    def _view(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
+        fn, x = op.attrs["fn"], ins[0]
+        order = op.attrs.get("order")
+        if fn == "permute" and isinstance(order, tuple):
+            return [x.permuted([int(a) for a in order])]
+        if fn == "expand":
+            return [x.expanded(outs[0])]
+        if fn in ("select", "unbind"):
+            axis = _dropped(x.shape, outs[0])
+            strides = x.strides[:axis] + x.strides[axis + 1 :]
+            return [Laid(s, strides) for s in outs]
+        if fn in ("slice", "split", "detach", "alias") and len(outs[0]) == len(x.shape):
+            return [Laid(s, x.strides) for s in outs]
+        view = x.viewed(outs[0])
+        if view is None:
+            self.before[i].append(0)
+        return [view or contiguous(outs[0])]
+
+    def _copy(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
+        fn, x = op.attrs["fn"], ins[0]
+        if fn == "cast":
+            return [preserved(x)]
+        if fn == "clone" and i in self.kept:
+            self.attrs[i]["streaming"] = True
+            return [preserved(x)]
+        if fn == "clone" and x.contiguous:
+            self.attrs[i]["free"] = True
+        if fn == "pad":
+            return [image(outs[0], x.prefers_channels_last)]
+        return [contiguous(s) for s in outs]
+
+    def _pointwise(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
+        if op.attrs.get("inplace"):
+            return [ins[0]]
+        return [elementwise(s, ins) for s in outs]
+
+    def _dropout(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
+        return [preserved(ins[0])]
+
+    def _conv(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
+        last = ins[0].prefers_channels_last or ins[1].prefers_channels_last
+        return self._image_op(i, ins[:2], outs, last)
+
+    def _batch_norm(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
+        return self._image_op(i, ins[:1], outs, ins[0].prefers_channels_last)
+
+    _pool = _interpolate = _batch_norm
+
+    def _image_op(self, i: int, ins: list[Laid], outs: list[Shape], last: bool) -> list[Laid]:
+        if last:
+            self.attrs[i]["nhwc"] = True
+        for index, x in enumerate(ins):
+            if not (x.channels_last if last else x.contiguous):
+                self.before[i].append(index)
+        return [image(s, last) for s in outs]
+
+    def _linear(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
+        x = ins[0]
+        if not x.contiguous and len(x.shape) > 2:
+            self.attrs[i]["strided"] = True
+            if x.viewed(_rows(x.shape)) is None:
+                self.before[i].append(0)
+        return [contiguous(s) for s in outs]
+
+    def _matmul(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
+        self.before[i] += [index for index, x in enumerate(ins[:2]) if not _is_matrix(x)]
+        return [contiguous(s) for s in outs]
+
+    def _attention(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
+        if op.attrs.get("algorithm") == "math":
+            return [contiguous(s) for s in outs]
+        if self._by_cudnn(op):
+            return [preserved(Laid(outs[0], ins[0].strides))]
+        return [_heads_inside(outs[0])]
+
+    def _by_cudnn(self, op: Op) -> bool:
+        return self.types[op.inputs[0]] != "float32"
+
+    def _concat(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
+        return [image(outs[0], all(x.prefers_channels_last for x in ins))]
+
+    def _reduce(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
+        x = ins[0]
+        if [len(s) for s in outs] == [len(x.shape)]:
+            return [elementwise(outs[0], [Laid(outs[0], x.strides)])]
+        return [contiguous(s) for s in outs]
+
+    def backward(self) -> None:
+        """Follow gradients from the last op to the first; the first to arrive sets the order."""
+        for i in range(len(self.ops) - 1, -1, -1):
+            op = self.ops[i]
+            if not KINDS[op.kind].differentiable(op):
+                continue
+            wanted = [n for n in op.outputs if n in self.needs_grad]
+            if not wanted or not any(n in self.needs_grad for n in op.inputs):
+                continue
+            outs = [self.grads.pop(n, contiguous(self.shapes[n])) for n in op.outputs]
+            ins = [self.laid[n] for n in op.inputs]
+            rule = getattr(self, f"_{op.kind}_grad", None)
+            found = rule(i, op, ins, outs) if rule else [contiguous(x.shape) for x in ins]
+            for name, grad in zip(op.inputs, found, strict=False):
+                if name in self.needs_grad:
+                    first = self.grads.get(name)
+                    if first is None:
+                        self.grads[name] = grad
+                    elif not first.dense:
+                        self.grads[name] = elementwise(first.shape, (first, grad))
+
+    def _contiguous_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
+        if not outs[0].contiguous:
+            self.after[i].append(~0)
+        if not ins[0].contiguous and op.kind != "softmax":
+            self.after[i].append(0)
+        return [contiguous(x.shape) for x in ins]
+
+    _layer_norm_grad = _rms_norm_grad = _group_norm_grad = _softmax_grad = _contiguous_grad
+
+    def _embedding_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
+        if not outs[0].contiguous:
+            self.after[i].append(~0)
+        return [contiguous(x.shape) for x in ins]
+
+    def _view_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
+        fn, x, grad = op.attrs["fn"], ins[0], outs[0]
+        order = op.attrs.get("order")
+        if fn == "permute" and isinstance(order, tuple):
+            return [grad.permuted([order.index(a) for a in range(len(order))])]
+        if fn == "alias" or (fn == "expand" and grad.shape == x.shape):
+            return [grad]
+        if fn == "split":
+            return [image(x.shape, all(g.prefers_channels_last for g in outs))]
+        if fn != "reshape":
+            return [contiguous(x.shape)]
+        view = grad.viewed(x.shape)
+        if view is None:
+            self.after[i].append(~0)
+        return [view or contiguous(x.shape)]
+
+    def _copy_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
+        if op.attrs["fn"] in ("cast", "clone") and outs[0].shape == ins[0].shape:
+            return [outs[0] if op.attrs["fn"] == "clone" else preserved(outs[0])]
+        return [contiguous(x.shape) for x in ins]
+
+    def _pointwise_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
+        fn, grad = str(op.attrs["fn"]), outs[0]
+        result = self.laid[op.outputs[0]]
+        found = []
+        for index, x in enumerate(ins):
+            if x.shape != grad.shape:
+                found.append(contiguous(x.shape))
+            elif not pointwise.backward_of(fn, index):
+                found.append(grad)
+            elif len(ins) == 2:
+                found.append(elementwise(grad.shape, (grad, ins[1 - index])))
+            else:
+                found.append(elementwise(grad.shape, (grad, result)))
+        return found
+
+    def _dropout_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
+        return [elementwise(outs[0].shape, (outs[0], self.laid[op.outputs[0]]))]
+
+    def _conv_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
+        last = bool(self.attrs[i].get("nhwc"))
+        if not (outs[0].channels_last if last else outs[0].contiguous):
+            self.after[i].append(~0)
+        self.after[i] += self.before[i]
+        return [image(x.shape, last) for x in ins]
+
+    def _batch_norm_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
+        return self._conv_grad(i, op, ins, outs)
+
+    _pool_grad = _interpolate_grad = _batch_norm_grad
+
+    def _linear_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
+        if outs[0].viewed(_rows(outs[0].shape)) is None:
+            self.after[i].append(~0)
+        return [contiguous(x.shape) for x in ins]
+
+    def _matmul_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
+        if not _is_matrix(outs[0]):
+            self.after[i].append(~0)
+        return [contiguous(x.shape) for x in ins]
+
+    def _attention_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
+        if op.attrs.get("algorithm") == "math":
+            if not outs[0].contiguous:
+                self.after[i].append(~0)
+            return [contiguous(x.shape) for x in ins]
+        if self._by_cudnn(op):
+            if outs[0].strides != self.laid[op.outputs[0]].strides:
+                self.after[i].append(~0)
+            return [preserved(x) for x in ins]
+        if outs[0].strides != _heads_inside(outs[0].shape).strides:
+            self.after[i].append(~0)
+        return [_heads_inside(x.shape) for x in ins]
+
+    def _concat_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
+        return [Laid(x.shape, outs[0].strides) for x in ins]
+
+
+def _dropped(shape: Shape, rest: Shape) -> int:
+    """Return the axis without which a shape is the rest; the first of several."""
+    for axis in range(len(shape)):
+        if shape[:axis] + shape[axis + 1 :] == rest:
+            return axis
+    return 0
+
+
+def _rows(shape: Shape) -> Shape:
+    rows = 1
+    for length in shape[:-1]:
+        rows *= length
+    return (rows, shape[-1])
+
+
+def _is_matrix(x: Laid) -> bool:
+    """Tell whether a matrix library takes the last two axes as they lie, turned or not."""
+    if len(x.shape) < 2:
+        return True
+    rows, columns = x.shape[-2:]
+    down, right = x.strides[-2:]
+    return (right == 1 and down >= columns) or (down == 1 and right >= rows) or x.contiguous
+
+
+def _heads_inside(shape: Shape) -> Laid:
+    """Return [sample, head, position, channel] with positions outside heads."""
+    if len(shape) != 4:
+        return contiguous(shape)
+    return contiguous((shape[0], shape[2], shape[1], shape[3])).permuted((0, 2, 1, 3))
