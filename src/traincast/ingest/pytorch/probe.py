@@ -134,6 +134,8 @@ def _trace_in(
 
 def _materialise(module: torch.nn.Module) -> None:
     """Move a module onto fake tensors, keeping tied weights tied."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise TypeError("a ScriptModule hides its parts; return the module that it was made from")
     shared: dict[int, list[tuple[torch.nn.Module, str]]] = {}
     for owner in module.modules():
         for name, parameter in owner._parameters.items():
