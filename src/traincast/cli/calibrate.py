@@ -3,65 +3,276 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
 from traincast.cli.manycore import thread_list
-from traincast.cli.options import count, flag, option
+from traincast.cli.options import above_zero, count, flag, option
 from traincast.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from traincast.estimate.viebke import Parameters
+    from traincast.measure.bench.results import Results
+    from traincast.measure.bench.session import Told
 
 _WHAT = Group("What to measure", sort_key=1)
-_HOW = Group("How", sort_key=2)
-_SHOW = Group("Output", sort_key=3)
+_FROM = Group("Instead of measuring", sort_key=2)
+_HOW = Group("How", sort_key=3)
+_SHOW = Group("Output", sort_key=4)
 NETWORKS = ("mnist-small", "mnist-medium", "mnist-large")
+_MANY_CORE = Path("many-core.json")
 
 
 def calibrate(
     *networks: Annotated[str, Parameter(group=_WHAT)],
+    device: Annotated[Literal["cuda", "cpu"] | None, Parameter(group=_WHAT)] = None,
     many_core: Annotated[bool, flag(group=_WHAT)] = False,
-    threads: Annotated[str | None, option("N,N,…", group=_HOW)] = None,
-    batch: Annotated[str, option("N", group=_HOW)] = "1",
+    results: Annotated[
+        list[Path] | None, option("FILE", group=_FROM, name="--from", negative="")
+    ] = None,
+    runs: Annotated[Path | None, option("FILE.csv", group=_FROM, name="--from-runs")] = None,
+    profile: Annotated[Path | None, option("FILE", group=_FROM)] = None,
+    emit_script: Annotated[bool, flag(group=_FROM)] = False,
+    minutes: Annotated[str | None, option("N", group=_HOW)] = None,
     quick: Annotated[bool, flag(group=_HOW)] = False,
     again: Annotated[bool, flag(group=_HOW)] = False,
-    output: Annotated[Path, option("FILE", group=_SHOW, alias="-o")] = Path("many-core.json"),
+    threads: Annotated[str | None, option("N,N,…", group=_HOW)] = None,
+    batch: Annotated[str, option("N", group=_HOW)] = "1",
+    name: Annotated[str | None, option("NAME", group=_SHOW)] = None,
+    output: Annotated[Path | None, option("FILE", group=_SHOW, alias="-o")] = None,
     json: Annotated[bool, flag(group=_SHOW)] = False,
 ) -> None:
-    """Measure this machine, and keep what was found in a file.
+    """Measure this machine's device, and keep what was found as its profile.
 
-    With --many-core: the times of one image, and how threads get in each other's way, for
-    `traincast manycore --parameters FILE`. Needs PyTorch. A network that the file has is kept, so
-    that a run which was broken off goes on where it was.
+    Times thousands of single kernels and the host's cost of launching them, with PyTorch.
+    Predictions for the device use its profile from then on. Rows are kept one by one: a run that
+    was broken off goes on where it was, and another run adds to the same rows.
+
+    A node where traincast cannot be installed: `--emit-script` prints one file that needs PyTorch
+    alone, and `--from` turns the results that it writes into a profile.
+
+    With --many-core: the times of one image on this machine's CPU, and how threads get in each
+    other's way, for `traincast manycore --parameters FILE`.
 
     Parameters
     ----------
     networks
-        Networks to measure; by default mnist-small, mnist-medium and mnist-large.
+        With --many-core: networks to measure; by default mnist-small, mnist-medium, mnist-large.
+    device
+        cuda (also ROCm) or cpu; by default cuda where there is one.
     many_core
-        Measure the CPU for the many-core models.
-    threads
-        Thread counts, separated by commas; by default powers of two up to all CPUs.
-    batch
-        Images that a thread takes at a time.
+        Measure the CPU for the many-core models instead.
+    results
+        Make the profile from results of the script, plain or .gz; may be given several times.
+    runs
+        Adjust a profile to measured training steps, a table as `traincast validate` reads.
+    profile
+        The profile to adjust; by default that of the device.
+    emit_script
+        Print the measuring script.
+    minutes
+        How long to measure; by default 10, with --quick 2.
     quick
-        Seconds instead of most of a minute for each network, and less exact.
+        The most valuable cases alone: minutes instead of ten, and less exact.
     again
-        Measure everything anew, whatever the file has.
+        Measure everything anew, whatever is there.
+    threads
+        With --many-core: thread counts, separated by commas; by default powers of two.
+    batch
+        With --many-core: images that a thread takes at a time.
+    name
+        The device's name in the catalog, where it is not recognised.
     output
-        The file to write.
+        The file to write; by default NAME.json among this user's profiles, where predictions
+        look, or many-core.json.
     json
-        Print what was written instead of a table.
+        Print JSON instead of a table.
     """
-    if not many_core:
-        raise InvalidValueError("say what to measure: --many-core for this machine's CPU")
+    if many_core:
+        _refuse("--many-core", {"--device": device, "--from": results, "--from-runs": runs,
+                                "--profile": profile, "--emit-script": emit_script,
+                                "--minutes": minutes, "--name": name})  # fmt: skip
+        _calibrate_many_core(networks, threads, batch, quick, again, output or _MANY_CORE, json)
+        return
+    _refuse("calibrate without --many-core", {"networks": networks, "--threads": threads})
+    if emit_script:
+        from traincast.measure.bench.emit import emit
+
+        print(emit(), end="")
+        return
+    if runs is not None:
+        _refuse("--from-runs", {"--from": results, "--device": device, "--minutes": minutes})
+        _adjust(runs, profile, name, output, json)
+        return
+    _refuse("calibrate without --from-runs", {"--profile": profile})
+    if name is not None:
+        from traincast.hardware import load_device
+
+        name = load_device(name).name
+    if output is not None:
+        from traincast.report.files import check_writable
+
+        check_writable(output)
+    if results:
+        _refuse("--from", {"--device": device, "--minutes": minutes, "--quick": quick,
+                           "--again": again})  # fmt: skip
+        from traincast.measure.bench.results import read_results
+
+        _write_profile(read_results(results), name, output, json)
+        return
+    long = above_zero("--minutes", minutes) or (2.0 if quick else 10.0)
+    from traincast.measure.bench.session import measure_here
+
+    with _bar(long) as told:
+        found = measure_here(device=device, minutes=long, again=again, told=told)
+    _write_profile(found.results, name, output, json, new=found.new, problem=found.problem)
+
+
+def _refuse(what: str, given: dict[str, object]) -> None:
+    """Refuse options that mean nothing beside another."""
+    named = [name for name, value in given.items() if value]
+    if named:
+        raise InvalidValueError(f"{named[0]} means nothing for {what}; leave it out")
+
+
+def _write_profile(
+    results: Results, name: str | None, output: Path | None, as_json: bool, *,
+    new: int | None = None, problem: str = "",
+) -> None:  # fmt: skip
+    """Fit the profile of results, write it, and say so."""
+    from traincast.estimate.calibrated.library import profiles_folder
+    from traincast.estimate.calibrated.profile import profile_to_json
+    from traincast.measure.bench.naming import device_file, device_name, own_name
+    from traincast.measure.calibration import profile_from_results
+    from traincast.report.files import write_text
+    from traincast.report.output import show
+
+    known = name or device_name(results.header)
+    path = output or profiles_folder() / f"{known or own_name(results.header)}.json"
+    if output is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    reference = known
+    if known is None:
+        described = path.with_suffix(".toml")
+        write_text(described, device_file(results))
+        reference = str(described)
+    found = profile_from_results(results.header, results.rows, device=reference)
+    write_text(path, profile_to_json(found))
+    if as_json:
+        show({
+            "profile": str(path),
+            "device": found.device,
+            "device_file": None if known else reference,
+            "rows": len(results.rows),
+            "new_rows": new,
+            "errors": results.errors,
+            "families": results.families,
+            "problem": problem or None,
+            "header": dict(results.header),
+        })  # fmt: skip
+    else:
+        show(_families(results))
+        show(f"\nWrote {path}; predictions with --device {reference} use it.")
+    if problem:
+        print(f"traincast: it ended early: {problem}", file=sys.stderr)
+
+
+def _families(results: Results) -> RenderableType:
+    from rich.console import Group as Lines
+    from rich.text import Text
+
+    from traincast.report.fitted import Fitted, add_row, plain_table
+
+    heads = ("family", "rows", "errors", "spread")
+
+    def build(without: frozenset[str]) -> Table:
+        table = plain_table(heads, without, left=("family",))
+        for family in dict.fromkeys(str(row["family"]) for row in results.rows):
+            own = [row for row in results.rows if row["family"] == family]
+            spreads = sorted(row["spread"] for row in own if "spread" in row)
+            middle = f"±{spreads[len(spreads) // 2] / 2:.1%}" if spreads else "–"
+            cells = (family, len(own), sum("error" in row for row in own), middle)
+            add_row(table, list(zip(heads, map(str, cells), strict=True)))
+        return table
+
+    h = results.header
+    head = f"{h['device']} · PyTorch {h.get('torch')} · {len(results.rows)} rows"
+    return Lines(Text(head), Text(""), Fitted(build, ("spread",)))
+
+
+def _adjust(
+    runs: Path, profile: Path | None, name: str | None, output: Path | None, as_json: bool
+) -> None:
+    """Adjust a profile to measured training steps."""
+    from traincast.estimate.calibrated.library import profile_for, profiles_folder
+    from traincast.estimate.calibrated.profile import profile_to_json, read_profile
+    from traincast.hardware import load_device
+    from traincast.report.files import check_writable, write_text
+    from traincast.report.output import show
+
+    if profile is not None:
+        start = read_profile(profile)
+    elif name is not None:
+        own = profile_for(load_device(name))
+        if own is None:
+            raise InvalidValueError(f"{name} has no profile yet; run `traincast calibrate` first")
+        start = own
+    else:
+        raise InvalidValueError("--from-runs needs the profile to adjust: give --profile FILE")
+    path = output or profile or profiles_folder() / f"{start.device}.json"
+    check_writable(path)
+    adjust = importlib.import_module("traincast.measure.adjust").adjust_to_runs
+    adjusted = adjust(start, runs)
+    write_text(path, profile_to_json(adjusted))
+    if as_json:
+        show({"profile": str(path), "device": adjusted.device, "factors": dict(adjusted.factors)})
+    else:
+        show(f"Wrote {path}: {adjusted.device}, adjusted to {runs}.")
+
+
+@contextlib.contextmanager
+def _bar(minutes: float) -> Iterator[Told]:
+    """Show on a terminal how much time is left, how many rows there are, and what runs."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    begun = time.monotonic()
+    columns = (TextColumn("measuring {task.description}"), BarColumn(), TimeRemainingColumn(),
+               TextColumn("{task.fields[rows]} rows"))  # fmt: skip
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("…", total=60 * minutes, rows=0)
+        counted = 0
+
+        def told(rows: int, family: str) -> None:
+            nonlocal counted
+            counted = rows
+            bar.update(task, completed=time.monotonic() - begun, description=family, rows=rows)
+
+        try:
+            yield told
+        except KeyboardInterrupt:
+            print(f"traincast: {counted} new rows are kept; the same command goes on from there",
+                  file=sys.stderr)  # fmt: skip
+            raise
+
+
+def _calibrate_many_core(
+    networks: tuple[str, ...], threads: str | None, batch: str, quick: bool, again: bool,
+    output: Path, as_json: bool,
+) -> None:  # fmt: skip
+    """Measure the CPU for the many-core models."""
     size = count("--batch", batch) or 1
     counts = thread_list(threads) if threads is not None else None
     from traincast.report.files import check_writable, write_text
@@ -87,8 +298,8 @@ def calibrate(
                 say=say,
             )
     assert found is not None
-    show(parameters_to_dict(found) if json else _table(found))
-    if not json:
+    show(parameters_to_dict(found) if as_json else _table(found))
+    if not as_json:
         kept = "" if wanted else " already had them all; --again measures anew."
         show(f"\n{output}{kept}" if kept else f"\nWrote {output}: use it as --parameters {output}")
 
@@ -144,7 +355,6 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
 def _table(found: Parameters) -> RenderableType:
     from rich.console import Group as Lines
-    from rich.table import Table
     from rich.text import Text
 
     from traincast.report.fitted import Fitted, add_row, plain_table

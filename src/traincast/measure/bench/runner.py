@@ -119,11 +119,13 @@ def case_key(case: Case) -> str:
     return json.dumps(plain, sort_keys=True)
 
 
-def measure(seed: int, done: set[str], deadline: float) -> Iterator[Case]:
+def measure(
+    seed: int, done: set[str], deadline: float, begin: Callable[[Case], None] = lambda _: None
+) -> Iterator[Case]:
     """Yield measured rows until the clock (`time.monotonic`) passes `deadline`.
 
-    Cases whose key is in `done` are left out. Ends the process with status 3, after the row that
-    says why, when the device is no longer usable.
+    Cases whose key is in `done` are left out; `begin` is told of each before it runs. Ends the
+    process with status 3, after the row that says why, when the device is no longer usable.
     """
     for count, group in enumerate(groups(seed)):
         todo = [case for case in group.cases() if case_key(case) not in done]
@@ -131,7 +133,7 @@ def measure(seed: int, done: set[str], deadline: float) -> Iterator[Case]:
             return
         if not todo:
             continue
-        for measured in _measure_group(group, todo):
+        for measured in _measure_group(group, todo, begin):
             done.add(case_key(measured))
             yield measured
             if "error" in measured and not usable():
@@ -140,10 +142,11 @@ def measure(seed: int, done: set[str], deadline: float) -> Iterator[Case]:
             torch.cuda.empty_cache()
 
 
-def _measure_group(group: Group, todo: list[Case]) -> Iterator[Case]:
+def _measure_group(group: Group, todo: list[Case], begin: Callable[[Case], None]) -> Iterator[Case]:
     """Yield the cases of a group with their seconds, or with the error that they ended in."""
     _allow_tf32(group.keys["dtype"])
     calls: dict[str, Call] = {}
+    begin(todo[0])
     try:
         if group.family != "host":
             calls = (FIRST | FAMILIES)[group.family][1](group)
@@ -151,6 +154,7 @@ def _measure_group(group: Group, todo: list[Case]) -> Iterator[Case]:
         yield from ({**case, "error": _said(error)} for case in todo)
         return
     for case in todo:
+        begin(case)
         try:
             yield {**case, **_timed(group, case, calls)}
         except (RuntimeError, NotImplementedError, MemoryError) as error:
