@@ -55,7 +55,7 @@ FIRST: dict[str, tuple[Callable[[random.Random], Iterator[Group]], Build]] = {
     "host": (host_groups, lambda _: {}),
     "copy": (copy_groups, copy),
 }
-"""Families with few cases, measured first and in full."""
+"""Families with few cases, measured early and in full."""
 FAMILIES: dict[str, tuple[Callable[[random.Random], Iterator[Group]], Build, int]] = {
     "gemm": (gemm_groups, gemm, 4),
     "conv": (conv_groups, conv, 6),
@@ -71,16 +71,23 @@ UNCAPTURED = frozenset((
     "bilinear_backward", "nearest_backward",
 ))  # fmt: skip
 """Random numbers, autograd, and what may wait for the device: none of it goes into a graph."""
+_EARLY = 12
 _QUICK_MINUTES, _MINUTES = 2.0, 10.0
 
 
 def groups(seed: int) -> Iterator[Group]:
-    """Yield groups of all families in turn, without end; the same ones for the same seed."""
-    for name, (draw, _) in FIRST.items():
-        yield from draw(random.Random(f"{seed}{name}"))
+    """Yield groups of all families in turn, without end; much the same ones for the same seed.
+
+    Families with few cases come early: a share of them before each turn of the others, so that
+    even the shortest run has some of each.
+    """
+    first = itertools.chain.from_iterable(
+        draw(random.Random(f"{seed}{name}")) for name, (draw, _) in FIRST.items()
+    )
     drawn = {name: entry[0](random.Random(f"{seed}{name}")) for name, entry in FAMILIES.items()}
     fits = _fits()
     while True:
+        yield from itertools.islice(first, _EARLY)
         for name, (_, _, weight) in FAMILIES.items():
             yield from itertools.islice(filter(fits, drawn[name]), weight)
 

@@ -111,7 +111,7 @@ class _Session:
                 for c in stored.calibrations(self.store)
                 if all(c.header.get(key) == header.get(key) for key in _SAME)
             ]
-            name = f"{header['device']}, torch {header['torch']}, {stored.now()}"
+            name = f"{header['device']}, torch {header['torch']}, {stored.now()}, {len(alike) + 1}"
             self.run = name if again or not alike else alike[-1]
             self.header = stored.start_calibration(self.store, self.run, header).header
 
