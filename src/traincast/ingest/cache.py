@@ -1,10 +1,9 @@
 """Traced graphs on disk, found again by what they were made from.
 
 Running a network to see its ops takes PyTorch and a second or more, and gives the same graph every
-time. A graph is kept in a file named after a hash of everything that determines it, so that
-whatever changes leads to another file and nothing has to be invalidated. Where that cannot be
-known beforehand (the files that a user's code imports and opens), the entry lists the files with
-their contents' hashes, and is good only while all of them still match.
+time. A graph is kept in a file named after a hash of what determines it, so that a change leads
+to another file. What cannot be known beforehand (the files that a user's code imports and opens)
+is listed in the entry with the hash of each, and the entry is good while all of them match.
 
 The cache never stands in the way: an entry that cannot be read is traced again, a folder that
 cannot be written is left alone.
@@ -18,6 +17,7 @@ import gzip
 import hashlib
 import json
 import os
+import platform
 import sys
 import tempfile
 import zlib
@@ -49,10 +49,10 @@ def folder() -> Path | None:
     given = os.environ.get(VARIABLE, "")
     if given.lower() in _OFF:
         return None
-    if given:
-        return Path(given)
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
+        if given:
+            return Path(given).expanduser()
         root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
     except RuntimeError:  # no home folder
         return None
@@ -71,7 +71,7 @@ def key_of(kind: str, packages: Mapping[str, str | None], **content: Any) -> str
         "kind": kind,
         "packages": dict(packages),
         "importer": importer(),
-        "python": sys.version_info[:2],
+        "python": [*sys.version_info[:2], platform.machine()],
         "switches": sorted(v for v in os.environ.items() if v[0].startswith(_SWITCHES)),
         "content": content,
     }

@@ -8,6 +8,7 @@ not kept.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -15,7 +16,7 @@ import sysconfig
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import FunctionType, ModuleType, TracebackType
 from typing import Any
 
 from traincast.ingest.cache import digest_of
@@ -76,12 +77,11 @@ class OwnFiles:
         Nothing either where a file was changed after it was read: what ran is not what stands
         there now.
         """
-        modules = self._modules()
-        opened = map(os.path.realpath, self._opened)
-        read_at = dict.fromkeys(filter(_is_own, opened), self._began)
-        for name, module in modules.items():
-            read_at[_file(module)] = _loaded.get(name, _STARTED)
         try:
+            modules = self._modules()
+            read_at = {p: self._began for p in map(os.path.realpath, self._opened) if _is_own(p)}
+            for name, module in modules.items():
+                read_at[_file(module)] = _loaded.get(name, _STARTED)
             present = {path: Path(path).stat() for path in read_at if Path(path).exists()}
             if sum(status.st_size for status in present.values()) > LARGEST_BYTES:
                 return None
@@ -124,15 +124,16 @@ def _used(module: ModuleType) -> Iterator[str]:
     for value in list(vars(module).values()):
         if isinstance(value, ModuleType):
             yield value.__name__
-        elif callable(value):
-            origin = getattr(value, "__module__", None)
-            if isinstance(origin, str):
-                yield origin
+        elif isinstance(value, type | FunctionType):
+            yield str(value.__module__)
 
 
 def _file(module: ModuleType) -> str:
+    """Return where a module lies; nothing for those of installed packages, which are many."""
     path = vars(module).get("__file__") if isinstance(module, ModuleType) else None
-    return os.path.realpath(path) if isinstance(path, str) else ""
+    if not isinstance(path, str) or "site-packages" in path:
+        return ""
+    return os.path.realpath(path)
 
 
 def _is_own(path: str) -> bool:
@@ -153,7 +154,12 @@ def _hear(event: str, args: tuple[Any, ...]) -> None:
     if event != "open" or not _watches:
         return
     path, _, flags = args
-    writes = isinstance(flags, int) and flags & os.O_ACCMODE == os.O_WRONLY
+    writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR) == os.O_WRONLY
     if isinstance(path, str | bytes | os.PathLike) and not writes:
-        for opened in _watches:
-            opened.add(str(Path(os.fsdecode(path)).absolute()))
+        with contextlib.suppress(OSError):  # the current folder may be gone
+            _note(Path(os.fsdecode(path)).absolute())
+
+
+def _note(path: Path) -> None:
+    for opened in _watches:
+        opened.add(str(path))
