@@ -194,10 +194,11 @@ def beside(found: Measured, name: str | None) -> tuple[Prediction | None, list[s
         return None, [f"no prediction: {found.device} is not in the catalog; say --as DEVICE"]
     w = found.workload
     try:
-        return predict(
-            w.model, name, batch=w.batch, seq=w.seq, image=w.image, precision=w.precision,
-            optimizer=w.optimizer, layout=w.layout, compiled=w.compiled, root=w.root,
-        ), []  # fmt: skip
+        with contextlib.redirect_stdout(sys.stderr):
+            return predict(
+                w.model, name, batch=w.batch, seq=w.seq, image=w.image, precision=w.precision,
+                optimizer=w.optimizer, layout=w.layout, compiled=w.compiled, root=w.root,
+            ), []  # fmt: skip
     except TraincastError as error:
         return None, [f"no prediction: {str(error).splitlines()[0].rstrip('.')}"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -95,16 +97,17 @@ def validate(
     if measure:
         table = _measured(table, root, device)
     console = Console(stderr=True)
-    found = with_efficiency(
-        track(
-            run(table, **options),
-            "validating",
-            total=len(table),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
+    with contextlib.redirect_stdout(sys.stderr):  # where what a model prints spoils nothing
+        found = with_efficiency(
+            track(
+                run(table, **options),
+                "validating",
+                total=len(table),
+                console=console,
+                transient=True,
+                disable=not console.is_terminal,
+            )
         )
-    )
     if json:
         show(validation_dict(found, by))
     else:
