@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from traincast.estimate.calibrated.host import host_table
 from traincast.estimate.calibrated.models import KernelModel
-from traincast.estimate.calibrated.profile import Profile
+from traincast.estimate.calibrated.profile import Host, Profile
 from traincast.estimate.calibrated.species import fallbacks, features_of, keys_of, work_of
+from traincast.estimate.calibrated.transfer import carried
 from traincast.estimate.host import host_seconds, update_seconds
 from traincast.estimate.optimizer import Optimizer
-from traincast.estimate.program import FAMILIES, Floats, Kernels, Program
+from traincast.estimate.program import FAMILIES, Floats, Ints, Kernels, Program
 from traincast.estimate.roofline import TIERS, Efficiency, Pricing
 from traincast.graph import DTYPE_BYTES
 from traincast.graph.precision import Precision
-from traincast.hardware import Device
+from traincast.hardware import Device, load_device
 
-GROUPS = ("matrix", "convolution", "grouped", "attention", "norm", "vector", "host")
-"""Groups of kernels that a profile may have a factor for, and the host."""
+GROUPS = (
+    "matrix", "convolution", "grouped", "depthwise", "attention", "norm", "vector", "host",
+)  # fmt: skip
+"""Groups of kernels that a profile may have a factor for, and the host.
+
+A convolution's factor in one layout alone stands beside it, as `grouped.nhwc`, and multiplies it.
+"""
+BY_LAYOUT = ("convolution", "grouped", "depthwise")
 ALL_PARTS = frozenset({"waves", "shapes", "host"})
 _UNJUDGED = (0.7, 1.45)
 """5th and 95th percentile of measured over predicted where no run of the device was judged."""
-_TRUST = 0.5
-"""How much of the correction by shape holds on a device other than the one it was measured on."""
+_CONVOLUTIONS = {"conv": "convolution", "gconv": "grouped", "dwconv": "depthwise"}
 
 
 def group_of(key: str, family: str) -> str:
     """Return the group that a kernel belongs to, by its key and family."""
     if family == "conv":
-        return "convolution" if key.startswith("conv.") else "grouped"
-    return {"gemm": "matrix", "rnn": "matrix"}.get(
-        family, family if family in GROUPS else "vector"
-    )
+        return _CONVOLUTIONS[key.partition(".")[0]]
+    return {"gemm": "matrix", "rnn": "matrix"}.get(family, family if family in GROUPS else "vector")
+
+
+def groups_of(key: str, family: str) -> tuple[str, ...]:
+    """Return the groups whose factors multiply a kernel's seconds."""
+    group, layout = group_of(key, family), key.rpartition("|")[2]
+    return (group, f"{group}.{layout}") if group in BY_LAYOUT else (group,)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -48,7 +59,7 @@ class Calibrated:
     name: str = "calibrated"
     parts: frozenset[str] = ALL_PARTS
     """Parts that are switched on; for ablations."""
-    _found: dict[tuple[str, str], tuple[KernelModel, bool]] = field(
+    _found: dict[tuple[str, str], tuple[KernelModel, Profile]] = field(
         default_factory=dict, repr=False
     )
 
@@ -63,22 +74,29 @@ class Calibrated:
         """Return what devices of this one's tier reach: for what was not measured."""
         return TIERS[device.tier]
 
-    def model(self, key: str, family: str) -> tuple[KernelModel, bool]:
-        """Return the model of a key, or the nearest one there is; and whether it is this device's.
+    def model(self, key: str, family: str) -> tuple[KernelModel, Profile]:
+        """Return the model of a key, or the nearest one there is; and the profile it is from.
 
-        At each step away from the key, the device's own models go before the other profile's.
+        At each step away from the key, `profile` goes before `base`.
         """
         found = self._found.get((key, family))
         if found is None:
-            mine, others = self.profile.models, self.base.models if self.base else {}
-            for near in fallbacks(key, family):
-                if near in mine or near in others:
-                    found = (mine[near], self.own) if near in mine else (others[near], False)
-                    break
-            else:
-                found = (next(iter(mine.values())), False)
+            near = (
+                (name, profile) for name in fallbacks(key, family) for profile in self._profiles
+            )
+            known = ((p.models[name], p) for name, p in near if name in p.models)
+            last = ((m, p) for p in self._profiles for m in p.models.values())
+            found = next(known, None) or next(last)
             self._found[key, family] = found
         return found
+
+    @property
+    def _profiles(self) -> tuple[Profile, ...]:
+        return (self.profile, self.base) if self.base else (self.profile,)
+
+    def factor(self, *groups: str) -> float:
+        """Return what whole steps say that the seconds of these groups are to be multiplied by."""
+        return math.prod(self.profile.factors.get(group, 1.0) for group in groups)
 
     def price(
         self,
@@ -102,24 +120,25 @@ class Calibrated:
         for key, rows in groups.items():
             index = np.array(rows)
             family = FAMILIES[kernels.family[rows[0]]]
-            model, own = self.model(key, family)
-            peak = device.peak(key.split("|")[1])
+            model, source = self.model(key, family)
             seconds[index], bound[index] = self._priced(
-                model, flops[index], traffic[index], peak, device
-            )
-            if model.residual is not None and "shapes" in self.parts:
-                extra, _ = model.residual.at(features_of(family, kernels, index))
-                seconds[index] *= np.exp(extra if own else _TRUST * extra)
-            seconds[index] *= self.profile.factors.get(group_of(key, family), 1.0)
+                model, source, flops[index], traffic[index], key.split("|")[1], device,
+                self._correction(model, family, kernels, index),
+            )  # fmt: skip
+            seconds[index] *= self.factor(*groups_of(key, family))
         return Pricing(seconds, bound)
 
     def host(self, program: Program, kernels: Kernels, device: Device, training: bool) -> Floats:
         """Return host seconds to issue each op forward and backward."""
-        factor = self.profile.factors.get("host", 1.0)
-        if self.profile.host is not None and "host" in self.parts:
-            return factor * host_table(self.profile.host, program, kernels, training)
+        known = self._host
+        if known is not None and "host" in self.parts:
+            return self.factor("host") * host_table(known, program, kernels, training)
         share = 1.0 if training else 0.6
-        return factor * share * host_seconds(program, kernels, self.efficiency(device))
+        return self.factor("host") * share * host_seconds(program, kernels, self.efficiency(device))
+
+    @property
+    def _host(self) -> Host | None:
+        return next((p.host for p in self._profiles if p.host is not None), None)
 
     def update(
         self, program: Program, device: Device, optimizer: Optimizer
@@ -128,18 +147,20 @@ class Calibrated:
         seconds, host, moved = update_seconds(program, device, self.efficiency(device), optimizer)
         count = sum(t.trainable for t in program.graph.parameters)
         dtype = "bf16" if DTYPE_BYTES[program.precision.parameters] == 2 else "fp32"
-        model = self.profile.models.get(f"update.{optimizer.name}|{dtype}|")
-        if model is not None:
-            traffic = np.array([moved])
-            seconds = float(
-                model.base(np.zeros(1), traffic, 1.0, device.memory_bandwidth)[0]
-                + model.compute * count
-            )
-        known = self.profile.host.update.get(optimizer.name) if self.profile.host else None
-        if known is not None and self.profile.host is not None:
-            host = (known[0] + known[1] * count) * self.profile.host.scale
-        host *= self.profile.factors.get("host", 1.0)
-        return seconds * self.profile.factors.get("vector", 1.0), host, moved
+        key = f"update.{optimizer.name}|{dtype}|"
+        for source in self._profiles:
+            if key in source.models:
+                model = replace(source.models[key], compute=0.0)
+                priced, _ = self._priced(
+                    model, source, np.zeros(1), np.array([moved]), dtype, device, np.zeros(1)
+                )
+                seconds = float(priced[0]) + source.models[key].compute * count
+                break
+        known = self._host
+        if known is not None and optimizer.name in known.update:
+            each = known.update[optimizer.name]
+            host = (each[0] + each[1] * count) * known.scale
+        return seconds * self.factor("vector"), host * self.factor("host"), moved
 
     def interval(self, seconds: float, host_bound: bool) -> tuple[float, float]:
         """Return seconds between which a real step falls in nine cases of ten."""
@@ -149,12 +170,31 @@ class Calibrated:
             low, high = low * _UNJUDGED[0], high * _UNJUDGED[1]
         return seconds * low, seconds * high
 
+    def _correction(self, model: KernelModel, family: str, kernels: Kernels, index: Ints) -> Floats:
+        """Return the correction by shape of some kernels, in logarithms of seconds."""
+        if model.residual is None or "shapes" not in self.parts:
+            return np.zeros(len(index))
+        return model.residual.at(features_of(family, kernels, index))[0]
+
     def _priced(
-        self, model: KernelModel, flops: Floats, traffic: Floats, peak: float, device: Device
-    ) -> tuple[Floats, Floats]:
-        bandwidth = device.memory_bandwidth
-        seconds = model.base(flops, traffic, peak, bandwidth)
-        work = flops / (peak * model.compute) if model.compute > 0 else np.zeros_like(flops)
-        moved = traffic / (bandwidth * model.bandwidth)
+        self, model: KernelModel, source: Profile, flops: Floats, traffic: Floats, dtype: str,
+        device: Device, correction: Floats,
+    ) -> tuple[Floats, Floats]:  # fmt: skip
+        """Return seconds of kernels of one model, and what bounds them."""
+        peak, bandwidth = device.peak(dtype), device.memory_bandwidth
+        if source is self.profile and self.own:
+            work = flops / (peak * model.compute) if model.compute > 0 else np.zeros_like(flops)
+            moved = traffic / (bandwidth * model.bandwidth)
+            seconds = (model.floor_s + np.hypot(work, moved)) * np.exp(correction)
+        else:
+            of, work = load_device(source.device), np.zeros_like(flops)
+            if model.compute > 0:
+                reached = model.compute * np.exp(-correction)
+                work = flops / (peak * carried(reached, peak, device, of.peak(dtype), of))
+            reached = model.bandwidth * np.exp(-correction)
+            moved = traffic / (
+                bandwidth * carried(reached, bandwidth, device, of.memory_bandwidth, of)
+            )
+            seconds = model.floor_s + np.hypot(work, moved)
         short = model.floor_s > np.maximum(work, moved)
         return seconds, np.where(short, 2, np.where(work >= moved, 0, 1))
