@@ -1,0 +1,308 @@
+"""Fit the profiles of devices whose operators others have timed, and judge them.
+
+    python benchmarks/published_profiles.py [DEVICE ...] [--data FOLDER] [--out FOLDER] [--table]
+
+Reads the tables of published operator timings (by default `../shared/data/published`), fits one
+profile for each device and writes `src/traincast/hardware/profiles/DEVICE.json`. `--table` prints
+the errors of the shipped profiles for docs/profiles.md instead of fitting.
+
+What happens to a published row:
+
+1. It becomes a row of our own benchmark (`published_rows.py`) and from that the kernel that a
+   program would have, with its FLOPs and bytes.
+2. NeuSight timed one call between two events, so the host's dispatch (12 to 90 µs, alike for all
+   sizes of an op) counts; in a training step it hides behind the queue. The flat part that a fit
+   finds is taken off, and rows that it makes up most of are left out.
+3. A device without rows of its own kind takes those of the same chip on another board, scaled by
+   the datasheets: matrix kernels by peak, others by bandwidth.
+4. Of thousands of shapes a few hundred are kept, half of them spread as far apart as can be, half
+   at random. The errors are those on the rows that were not kept.
+5. A product timed in one pass stands for the other passes where those were not timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from published_rows import FOLDER, Published, product, published
+
+from traincast.estimate.calibrated.estimator import Calibrated, group_of
+from traincast.estimate.calibrated.library import shipped
+from traincast.estimate.calibrated.models import KernelModel, fit_base
+from traincast.estimate.calibrated.profile import (
+    LARGEST,
+    Profile,
+    profile_from_json,
+    profile_to_json,
+)
+from traincast.estimate.calibrated.species import SCALES, STREAM_SCALES, features_of, work_of
+from traincast.estimate.program import Floats, Kernels, kernel_table
+from traincast.graph.precision import precision_named
+from traincast.hardware import Device, load_device
+from traincast.measure.calibration import Sample, fit_model, fit_models, samples_of
+from traincast.report.files import write_text
+
+OUT = Path(__file__).resolve().parents[1] / "src/traincast/hardware/profiles"
+MATRIX = ("gemm", "conv", "attention")
+KEPT = {"gemm": 220, "conv": 220, "attention": 120, "norm": 80, "softmax": 80}
+KEPT_ELSE = 40
+"""Shapes that a model keeps, by family; elementwise kernels have one feature only."""
+QUEUED = 2.5e-6
+"""What the shortest kernel takes when its launch was queued in time, seconds."""
+TRANSPOSED = {"fp32": 1.0, "bf16": 1.08, "fp16": 1.08}
+"""A gradient's product over the forward one of the same sides, by the H200's own profile."""
+SIBLINGS = {
+    "a100-80gb": {"a100-80gb": "", "a100-80gb-pcie": "neusight"},
+    "a100-40gb": {"a100-80gb": "", "a100-40gb-pcie": "neusight", "a100-80gb-pcie": "conv"},
+    "a100-80gb-pcie": {"a100-80gb-pcie": "", "a100-80gb": "ett"},
+    "a100-40gb-pcie": {"a100-40gb-pcie": "", "a100-80gb-pcie": "simumax conv", "a100-80gb": "ett"},
+    "gh200": {"gh200": "", "h100": ""},
+    "v100": {"v100": "", "v100-pcie": "neusight"},
+    "v100-pcie": {"v100-pcie": "", "v100": "fp16 data weight"},
+    "p100": {"p100": "", "p100-pcie": "neusight"},
+    "p100-pcie": {"p100-pcie": "", "p100": "fp16 data weight"},
+}
+"""For a device: whose rows it is fitted to, and which of them (source, family, type or form)."""
+SOURCES = {
+    "neusight": "sitar-lab/NeuSight, MIT: fp32 operators, PyTorch 2.1, TF32 off",
+    "aiconfigurator": "ai-dynamo/aiconfigurator, Apache-2.0: bf16 products, TensorRT-LLM",
+    "simumax": "MooreThreads/SimuMax, Apache-2.0: bf16 products by layout, Transformer Engine",
+    "ett": "DebarghaG/estimate-train-time, MIT: fp16 operators of transformers, PyTorch",
+    "deepbench": "baidu-research/DeepBench, Apache-2.0: fp32 and fp16, cuBLAS and cuDNN",
+}
+
+
+class Case(NamedTuple):
+    """A sample with where it comes from."""
+
+    source: str
+    device: str
+    sample: Sample
+
+
+def gathered(rows: Iterable[Published], target: str) -> list[Case]:
+    """Return what a device is fitted to, as it would have been timed there in a queue."""
+    wanted = SIBLINGS.get(target, {target: ""})
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for p in rows:
+        only = wanted.get(p.device)
+        told = {p.source, p.row["family"], p.row["dtype"], str(p.row.get("form"))}
+        if only is not None and (not only or told & set(only.split())):
+            case = "attention" if p.row["family"] == "attention" else p.case
+            groups[p.source, p.device, case].append(p.row)
+    unit = load_device(target)
+    found = []
+    for (source, name, _), members in groups.items():
+        measured_on = load_device(name)
+        for sample in _queued(_samples(members), measured_on, source):
+            scale = _scale(sample, measured_on, unit)
+            found.append(Case(source, name, sample._replace(seconds=sample.seconds * scale)))
+    return found
+
+
+def _samples(rows: Sequence[dict[str, Any]]) -> list[Sample]:
+    """Return samples, products with those of the passes that they stand for."""
+    return list(samples_of(rows))
+
+
+def _queued(samples: list[Sample], device: Device, source: str) -> list[Sample]:
+    """Return samples without the host's dispatch, where the harness counts it."""
+    if source != "neusight":
+        return samples
+    some = [samples[i] for i in np.random.default_rng(0).permutation(len(samples))[:1500]]
+    table, seconds = _table(some), np.array([s.seconds for s in some])
+    flops, traffic = work_of(table, device)
+    matrix = some[0].kernel.family in MATRIX
+    peak = device.peak(some[0].key.split("|")[1]) if matrix else 1.0
+    floor = fit_base(flops, traffic, seconds, peak, device.memory_bandwidth)[2]
+    off = max(min(floor, min(s.seconds for s in samples)) - QUEUED, 0.0)
+    return [s._replace(seconds=s.seconds - off) for s in samples if s.seconds > 2.0 * off]
+
+
+def _scale(sample: Sample, one: Device, other: Device) -> float:
+    """Return what a kernel takes on another board of the same chip, over the measured one."""
+    if one == other:
+        return 1.0
+    if sample.kernel.family in MATRIX:
+        dtype = sample.key.split("|")[1]
+        return one.peak(dtype) / other.peak(dtype)
+    return one.memory_bandwidth / other.memory_bandwidth
+
+
+def completed(cases: list[Case]) -> list[Case]:
+    """Return cases, with forward products as the other passes' where those were not timed."""
+    count = Counter(c.sample.key for c in cases)
+    made = []
+    for case in cases:
+        key, _, kernel, seconds = case.sample
+        species, dtype, _ = key.split("|")
+        if species != "gemm.forward":
+            continue
+        rows, columns, depth = (int(v) for v in kernel.dims[:3])
+        for form in ("data", "weight"):
+            if count[f"gemm.{form}|{dtype}|"] < 30:
+                row = product(form, dtype, rows, columns, depth)
+                row["seconds"] = seconds * TRANSPOSED[dtype]
+                made += [Case(f"{case.source} (forward)", case.device, s) for s in samples_of([row])]
+    return cases + made
+
+
+def _table(samples: Sequence[Sample]) -> Kernels:
+    return kernel_table([(0, s.phase, s.kernel) for s in samples])
+
+
+def thinned(samples: list[Sample]) -> tuple[list[Sample], list[Sample]]:
+    """Return the samples to fit, and the others."""
+    family = samples[0].kernel.family
+    most = KEPT.get(family, KEPT_ELSE)
+    order = np.random.default_rng(0).permutation(len(samples))
+    if len(samples) <= most:
+        return samples, []
+    pool = order[: 20 * most]
+    scaled = features_of(family, _table([samples[i] for i in pool]), np.arange(len(pool)))
+    scaled = scaled / SCALES.get(family, STREAM_SCALES)
+    chosen = _far(scaled, most // 2)
+    chosen += [i for i in range(len(pool)) if i not in set(chosen)][: most - len(chosen)]
+    kept = {int(pool[i]) for i in chosen}
+    split: tuple[list[Sample], list[Sample]] = ([], [])
+    for i, sample in enumerate(samples):
+        split[i not in kept].append(sample)
+    return split
+
+
+def _far(points: Floats, count: int) -> list[int]:
+    """Return points of which each is as far from those before it as can be."""
+    chosen = [0]
+    near = ((points - points[0]) ** 2).sum(1)
+    while len(chosen) < count:
+        chosen.append(int(near.argmax()))
+        near = np.minimum(near, ((points - points[chosen[-1]]) ** 2).sum(1))
+    return chosen
+
+
+def off(model: KernelModel, samples: Sequence[Sample], key: str, device: Device) -> tuple[Floats, Floats]:
+    """Return |log(predicted / measured)| by the physical parameters alone, and corrected."""
+    table, family = _table(samples), samples[0].kernel.family
+    flops, traffic = work_of(table, device)
+    peak = device.peak(key.split("|")[1]) if family in MATRIX else 1.0
+    base = np.log(model.base(flops, traffic, peak, device.memory_bandwidth))
+    measured = np.log([s.seconds for s in samples])
+    extra = np.zeros(len(samples))
+    if model.residual is not None:
+        extra, _ = model.residual.at(features_of(family, table, np.arange(len(samples))))
+    return np.abs(base - measured), np.abs(base + extra - measured)
+
+
+def judged(key: str, all_of: list[Sample], rest: list[Sample], model: KernelModel, device: Device) -> dict[str, Any]:
+    """Return errors on rows that were left out; where all were kept, of a fit to three quarters."""
+    if len(rest) < len(all_of) // 3:
+        order = np.random.default_rng(1).permutation(len(all_of))
+        cut = len(all_of) * 3 // 4
+        if cut < 12:
+            return {"rows": len(all_of)}
+        rest = [all_of[i] for i in order[cut:]]
+        model = fit_model([all_of[i] for i in order[:cut]], key, device)
+    base, best = off(model, rest, key, device)
+    quantiles = [round(float(np.percentile(v, q)), 3) for v in (base, best) for q in (50, 90)]
+    return {"rows": len(all_of), "left_out": len(rest), "base": quantiles[:2], "model": quantiles[2:]}
+
+
+def fitted(rows: list[Published], name: str) -> Profile:
+    """Return the profile of a device."""
+    device = load_device(name)
+    cases = completed(gathered(rows, name))
+    groups: dict[str, list[Sample]] = defaultdict(list)
+    for case in cases:
+        groups[case.sample.key].append(case.sample)
+    split = {key: thinned(group) for key, group in groups.items()}
+    models = fit_models([s for kept, _ in split.values() for s in kept], device)
+    errors = {
+        key: judged(key, groups[key], rest, models[key], device)
+        for key, (_, rest) in sorted(split.items())
+        if key in models
+    }
+    return Profile(
+        device=name,
+        models=models,
+        host=None,
+        provenance={
+            "device": device.title,
+            "made_by": "benchmarks/published_profiles.py",
+            "sources": _sources(cases),
+            "kept": sum(len(kept) for kept, _ in split.values()),
+            "left_out_errors": errors,
+            "over_h200": over_complete([s for kept, _ in split.values() for s in kept], device),
+        },
+    )
+
+
+def _sources(cases: list[Case]) -> list[dict[str, Any]]:
+    count = Counter((c.source, c.device) for c in cases)
+    return [
+        {"source": SOURCES[source], "measured_on": device, "rows": n}
+        for (source, device), n in sorted(count.items())
+        if source in SOURCES
+    ]
+
+
+def over_complete(samples: list[Sample], device: Device) -> dict[str, float]:
+    """Return median measured over what the H200's profile says by datasheet, by group and type."""
+    complete = shipped("h200")
+    if complete is None:
+        return {}
+    transferred = Calibrated(complete, own=False)
+    found: dict[str, list[float]] = defaultdict(list)
+    names = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
+    for dtype, precision in names.items():
+        some = [s for s in samples if s.key.split("|")[1] == dtype]
+        if some:
+            priced = transferred.price(_table(some), device, precision_named(precision)).seconds
+            for sample, seconds in zip(some, priced, strict=True):
+                group = group_of(sample.key, sample.kernel.family)
+                found[f"{group} {dtype}"].append(sample.seconds / float(seconds))
+    return {k: round(float(np.median(v)), 3) for k, v in sorted(found.items()) if len(v) >= 20}
+
+
+def table(folder: Path, names: Sequence[str]) -> None:
+    """Print the errors of shipped profiles on rows that were left out."""
+    print("| device | kernels | rows | left out | base alone: median, 90th | model: median, 90th |")
+    print("|---|---|---:|---:|---:|---:|")
+    for name in names:
+        profile = profile_from_json((folder / f"{name}.json").read_text(), name)
+        for key, e in profile.provenance["left_out_errors"].items():
+            if "left_out" in e:
+                base, model = ("{:.0%}, {:.0%}".format(*np.expm1(e[k])) for k in ("base", "model"))
+                label = key.rstrip("|").replace("|", " ")
+                print(f"| {name} | {label} | {e['rows']} | {e['left_out']} | {base} | {model} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("device", nargs="*")
+    parser.add_argument("--data", type=Path, default=FOLDER)
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--table", action="store_true")
+    args = parser.parse_args()
+    if args.table:
+        names = args.device or [f.stem for f in sorted(args.out.glob("*.json"))]
+        table(args.out, [n for n in names if n not in ("h200", "rtx-3090")])
+        return
+    rows = list(published(args.data))
+    for name in args.device or sorted({p.device for p in rows} | SIBLINGS.keys()):
+        profile = fitted(rows, name)
+        text = profile_to_json(profile)
+        if len(text) > LARGEST:
+            raise SystemExit(f"{name}: {len(text)} bytes are more than a profile may take")
+        write_text(args.out / f"{name}.json", text)
+        print(f"{name}: {len(profile.models)} models, {len(text) / 1e3:.0f} kB; measured over the "
+              f"H200's by datasheet: {json.dumps(profile.provenance['over_h200'])}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
