@@ -115,9 +115,46 @@ def test_tables_for_people(cli, table, monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(map(len, narrow.splitlines())) <= 70
 
 
+def test_errors_by_group(cli, table) -> None:
+    data = cli("validate", table(DGX1), "--by", "batch", "--json").data
+    assert data["by"] == "batch"
+    assert list(data["groups"]) == ["64", "128", "512"]
+    assert data["groups"]["512"]["rows"] == 2
+    assert set(data["groups"]["512"]) == set(data["summary"]["step_ms"])
+    out = cli("validate", table(DGX1), "--by", "device").out
+    assert "The step by device" in out
+    assert "groups" not in cli("validate", table(DGX1), "--json").data
+
+
+@pytest.mark.parametrize("kind", ["svg", "html"])
+def test_a_plot(cli, table, tmp_path: Path, kind: str) -> None:
+    """A point and an interval for each row, three lines, and the row in words."""
+    file = tmp_path / f"plot.{kind}"
+    assert "Wrote" in cli("validate", table(DGX1), "--plot", file, "--by", "batch").out
+    text = file.read_text()
+    assert text.count("<circle") == 4
+    assert text.count('stroke-opacity="0.25"') == 4
+    assert text.count("stroke-dasharray") == 2
+    assert "resnet50 128 fp32: measured 303.3 ms, predicted" in text
+    if kind == "html":
+        assert "<td>303.32</td>" in text
+
+
+def test_a_plot_of_nothing(cli, table, tmp_path: Path) -> None:
+    """Rows that cannot be predicted leave an empty chart, not an error."""
+    file = tmp_path / "plot.svg"
+    found = cli("validate", table("model,batch,step_ms,device\nresnet5,8,3,h200\n"), "--plot", file)
+    assert found.status == 0
+    assert "<circle" not in file.read_text()
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
+        (["--by", "colour"], ["colour"]),
+        (["--plot", "a.gif"], ["a.gif", ".svg"]),
+        (["--plot", "none/a.svg"], ["none"]),
+        (["--profile", "none.json"], ["none.json", "cannot be read"]),
         (["--estimator", "rooftop"], ["'rooftop'", "roofline"]),
         (["--device", "h2000"], ["'h2000'", "h200"]),
         (["--worst", "few"], ["--worst"]),

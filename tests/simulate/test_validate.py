@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from traincast.errors import InputFileError
+from traincast.errors import InputFileError, UnknownNameError
 from traincast.report.validate import validation_dict
 from traincast.simulate.predict import predict
-from traincast.simulate.summary import fit_verdicts, summarise
+from traincast.simulate.summary import fit_verdicts, grouped, summarise
 from traincast.simulate.validate import read_runs, validate
 
 HELD_OUT = Path(__file__).resolve().parents[2] / "benchmarks/data/h200/held_out_steps.csv"
@@ -39,6 +39,79 @@ def test_errors_and_coverage_by_hand(tmp_path: Path) -> None:
     assert summary.median == pytest.approx(0.75)
     assert summary.bias == pytest.approx((1 - 0.75 + 0) / 3)
     assert summary.coverage == pytest.approx(1 / 3)
+
+
+def test_intervals_are_the_predictions_own(tmp_path: Path) -> None:
+    """Phases have the relative interval of the step; a pass alone has that of its prediction."""
+    options = {"batch": 64, "precision": "fp32", "optimizer": "momentum"}
+    step = predict("resnet18", "h200", **options)
+    alone = predict("resnet18", "h200", **options, inference=True)
+    (row,) = rows_of(
+        "model,batch,precision,optimizer,device,step_ms,bwd_ms,infer_ms\n"
+        "resnet18,64,fp32,sgd,h200,20,12,6\n",
+        tmp_path,
+    )
+    assert row.interval["step_ms"] == pytest.approx([s * 1e3 for s in step.interval_s])
+    assert row.interval["infer_ms"] == pytest.approx([s * 1e3 for s in alone.interval_s])
+    low, high = (s / step.seconds for s in step.interval_s)
+    backward = row.predicted["bwd_ms"]
+    assert row.interval["bwd_ms"] == pytest.approx([backward * low, backward * high])
+    assert (row.device, row.bound_by) == ("h200", step.bound_by)
+
+
+def test_quiet_runs_are_counted_apart(tmp_path: Path) -> None:
+    """Spreads of 15 %, 16 % and unknown: one quiet run, which is hit exactly."""
+    ms = predict("resnet18", "h200", batch=64, optimizer="momentum").seconds * 1e3
+    found = rows_of(
+        "model,batch,optimizer,device,step_ms,step_p10,step_p90\n"
+        f"resnet18,64,sgd,h200,{ms},{ms * 0.9},{ms * 1.04999}\n"
+        f"resnet18,64,sgd,h200,{ms / 2},{ms * 0.45},{ms * 0.53}\n"
+        f"resnet18,64,sgd,h200,{ms / 2},,\n",
+        tmp_path,
+    )
+    summary = summarise(found)
+    assert summary["step_ms"].rows == 3
+    assert summary["step_ms"].mape == pytest.approx(2 / 3)
+    assert summary["step_ms quiet"].rows == 1
+    assert summary["step_ms quiet"].mape == pytest.approx(0, abs=1e-9)
+    assert "step_ms quiet" not in summarise(found[2:])
+
+
+def test_errors_by_group_by_hand(tmp_path: Path) -> None:
+    """Errors of 0 and +100 % at batch 64, of −50 % at batch 8, and a row that fails."""
+    ms = {b: predict("resnet18", "h200", batch=b, optimizer="momentum").seconds * 1e3
+          for b in (8, 64)}  # fmt: skip
+    found = rows_of(
+        "model,batch,optimizer,device,mode,step_ms\n"
+        f"resnet18,64,sgd,h200,,{ms[64]}\n"
+        f"resnet18,64,sgd,h200,,{ms[64] / 2}\n"
+        f"resnet18,8,sgd,h200,,{ms[8] * 2}\n"
+        "resnet5,8,sgd,h200,,10\n",
+        tmp_path,
+    )
+    groups = grouped(found, "batch")
+    assert list(groups) == ["8", "64"]
+    assert (groups["64"].rows, groups["64"].mape, groups["64"].bias) == (2, 0.5, 0.5)
+    assert (groups["8"].rows, groups["8"].failed) == (2, 1)
+    assert groups["8"].bias == pytest.approx(-0.5)
+    assert list(grouped(found, "mode")) == ["eager"]
+    assert set(grouped(found, "model")) == {"resnet18", "resnet5"}
+    assert set(grouped(found, "bound")) <= {"compute", "memory", "launch", "–"}
+    assert set(grouped(found, "device")) == {"h200"}
+    with pytest.raises(UnknownNameError, match="precision"):
+        grouped(found, "precison")
+
+
+def test_plain_sgd_has_a_name_of_its_own(tmp_path: Path) -> None:
+    """Momentum keeps a value for each of the 11,689,512 parameters: 46.8 MB in float32."""
+    momentum, plain = rows_of(
+        "model,batch,precision,optimizer,device,peak_gib\n"
+        "resnet18,2,fp32,sgd,h200,1\n"
+        "resnet18,2,fp32,plain_sgd,h200,1\n",
+        tmp_path,
+    )
+    more = momentum.predicted["peak_gib"] - plain.predicted["peak_gib"]
+    assert more * 2**30 == pytest.approx(4 * 11_689_512, rel=1e-3)
 
 
 def test_a_row_that_cannot_be_predicted_is_counted_and_says_why(tmp_path: Path) -> None:
