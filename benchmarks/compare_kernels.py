@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from traincast.estimate.program import FAMILIES, Kernels, Program, kernels_of, program_of
+from traincast.estimate.program import Kernels, Program, kernels_of, program_of
 from traincast.graph import Graph
 from traincast.graph.precision import PRECISIONS
 from traincast.ingest import resolve
@@ -47,6 +47,7 @@ PROFILED = {
     "embedding_dense_backward": ("embedding_dense_backward", "fill"),
     "nll_loss_backward": ("nll_loss_backward", "fill"),
     "max_pool2d_with_indices_backward": ("max_pool2d_with_indices_backward", "fill"),
+    "_adaptive_avg_pool2d_backward": ("_adaptive_avg_pool2d_backward", "fill"),
     "_softmax_backward_data": ("_softmax_backward_data", "mul"),
     "index_put": ("_index_put_impl", "fill", "remainder", "mul", "div", "copy", "arange"),
     **dict.fromkeys(
@@ -129,8 +130,11 @@ def profiled(kernels: Kernels, i: int) -> Iterator[str]:
     if name == "convolution" and _own_depthwise(kernels, i):
         special = ("_conv_depthwise2d",)
     yield from special or PROFILED.get(name, (name.removesuffix("_"),))
-    if "batch_norm" in name and kernels.nhwc[i] and kernels.each[i] == 2:
+    passes = {"native_batch_norm": 3, "native_batch_norm_backward": 2}.get(name, np.inf)
+    if kernels.nhwc[i] and kernels.each[i] == 2 and kernels.launches[i] > passes:
         yield "fill"
+    if name == "native_layer_norm_backward" and kernels.launches[i] == 4:
+        yield from ("sum", "sum")
 
 
 def _own_depthwise(kernels: Kernels, i: int) -> bool:
@@ -145,7 +149,6 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="also ops that agree")
     parser.add_argument("--data", type=Path, default=DATA)
     options = parser.parse_args()
-    assert set(FAMILIES)
     graphs: dict[str, Graph] = {}
     for step in steps(options.data):
         if options.step not in title(step):

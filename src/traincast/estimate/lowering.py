@@ -30,6 +30,8 @@ def launched(case: Case, costs: Costs, moves: Moves) -> Costs:
     """Return what really launches for an op."""
     if case.attrs.get("algorithm") == "math":
         costs = _math(case, costs)
+    if case.attrs.get("square"):
+        costs = costs._replace(data=tuple(map(_first_power, costs.data)))
     return costs._replace(
         forward=_copies(case, moves.forward) + _each(costs.forward, case),
         data=_copies(case, moves.backward) + _each(costs.data, case),
@@ -51,15 +53,17 @@ def _each(kernels: Iterable[Kernel], case: Case) -> tuple[Kernel, ...]:
             continue
         launches = LAUNCHES.get(kernel.name, 1)
         if last or launches > 1:
-            extra = 1 if last and kernel.family == "norm" else 0
-            kernel = kernel._replace(nhwc=last, launches=launches + extra)  # noqa: PLW2901
+            kernel = kernel._replace(nhwc=last, launches=launches)  # noqa: PLW2901
         found.append(kernel)
     return tuple(found)
 
 
+def _first_power(kernel: Kernel) -> Kernel:
+    """The gradient of a square takes the first power, which is a copy."""
+    return kernel._replace(name="clone", family="copy") if kernel.name == "pow" else kernel
+
+
 LAUNCHES = {
-    "native_batch_norm": 3,
-    "native_layer_norm_backward": 2,
     "_softmax_backward_data": 2,
     "_scaled_dot_product_attention": 2,
     "_scaled_dot_product_attention_backward": 4,
@@ -69,7 +73,7 @@ LAUNCHES = {
     "embedding_dense_backward": 2,
     "index_put": 13,
 }
-"""Kernels of one aten op, where they are more than one; channels last, a norm clears a counter."""
+"""Kernels that one aten op launches, where they are more than one."""
 
 
 def _copy(name: str, moved: Arg) -> Kernel:
@@ -124,6 +128,47 @@ def _conv_bias(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
     return () if own else (kernel,)
 
 
+def _batch_norm(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    """In bfloat16 PyTorch's own: statistics, running statistics, values; else cuDNN's in one.
+
+    Channels last, blocks that share a channel count each other, on a counter to be cleared
+    (`flexible_launch_configs` of ATen/native/cuda/Normalization.cuh: from 8 blocks of 256 rows).
+    Backward, a gradient in another order than the input takes the kernels of channels first.
+    """
+    last = bool(case.attrs.get("nhwc"))
+    counter = 1 if last and kernel.dims[1] > 7 * 256 else 0
+    if kernel.name == "native_batch_norm":
+        return (kernel._replace(nhwc=last, launches=3 + counter),)
+    if not last or case.attrs.get("mixed"):
+        return (kernel,)
+    return (kernel._replace(nhwc=True, launches=2 + counter),)
+
+
+def _layer_norm_backward(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    """One kernel for the data, one for weight and bias; of many short rows these add partial sums.
+
+    The bounds are those of `cuComputeGradGammaBeta` (ATen/native/cuda/layer_norm_kernel.cu).
+    """
+    rows, columns = kernel.dims[:2]
+    return (kernel._replace(launches=4 if rows > 65536 and columns / 32 < 66 else 2),)
+
+
+def _masked_fill(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    """Out of place: a copy, which is then written into."""
+    y = case.outs[0]
+    if case.attrs.get("inplace"):
+        return (kernel,)
+    return _copy("clone", y), kernel
+
+
+def _mean_backward(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    """Of an image with channels last, the mean is a strided view: its gradient goes into zeros."""
+    y = case.outs[0]
+    if not (case.attrs.get("nhwc") and case.attrs.get("fn") == "mean"):
+        return (kernel,)
+    return _zeros(y.size, y.each), _copy("clone", y), kernel
+
+
 Rule = Callable[[Kernel, Case], tuple[Kernel, ...]]
 RULES: dict[str, Rule] = {
     "clone": _clone,
@@ -133,6 +178,11 @@ RULES: dict[str, Rule] = {
     "roll": _roll,
     "addmm": _linear,
     "convolution.bias": _conv_bias,
+    "native_batch_norm": _batch_norm,
+    "native_batch_norm_backward": _batch_norm,
+    "native_layer_norm_backward": _layer_norm_backward,
+    "masked_fill": _masked_fill,
+    "div": _mean_backward,
 }
 """aten ops that a GPU runs as others."""
 
@@ -162,7 +212,12 @@ def _math(case: Case, costs: Costs) -> Costs:
         dims = (into.n, n / max(into.n, 1), into.shape[-1], 0)
         return Kernel("sum", "reduction", 0, n, n * e, into.size, dims, each=e)
 
-    masking = (_zeros(mask, 1), passes("tril", mask, 1, 1), passes("where", mask, 1, e))
+    masking = (
+        _zeros(mask, 1),
+        passes("tril", mask, 1, 1),
+        *(_zeros(e, e),) * 2,
+        passes("where", mask, 1, e),
+    )
     rows = softmax.dims
     forward = (
         passes("mul", q.n),
@@ -175,6 +230,7 @@ def _math(case: Case, costs: Costs) -> Costs:
         softmax,
         passes("isneginf", scores, e, 1),
         Kernel("all", "reduction", 0, scores, scores, rows[0], rows, each=1),
+        _zeros(e, e),
         passes("where", scores),
         weighting,
     )

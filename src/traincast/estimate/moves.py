@@ -37,15 +37,16 @@ def find_moves(
     layout: str,
 ) -> list[Found]:
     """Return the copies of every op for images in a layout, `nchw` or `nhwc`."""
-    plain = _Follower(ops, shapes, types, roles, needs_grad, last=False)
-    plain.forward(frozenset())
-    kept = frozenset(
-        i
-        for i, op in enumerate(ops)
-        if op.kind == "copy" and op.attrs.get("fn") == "clone" and plain.clone_of_contiguous(op)
+    last = layout == "nhwc" and any(
+        len(shapes[name]) == 4 for name, role in roles.items() if role != "activation"
     )
-    follower = _Follower(ops, shapes, types, roles, needs_grad, last=layout == "nhwc")
-    follower.forward(kept)
+    follower = _Follower(ops, shapes, types, roles, needs_grad, last)
+    if last:
+        # Graphs are traced with channels first: a clone of what was contiguous then was asked for.
+        plain = _Follower(ops, shapes, types, roles, needs_grad, last=False)
+        plain.forward()
+        follower.asked = plain.asked
+    follower.forward()
     follower.backward()
     return [
         Found(tuple(a), tuple(b), c)
@@ -69,16 +70,14 @@ class _Follower:
         self.before: list[list[int]] = [[] for _ in ops]
         self.after: list[list[int]] = [[] for _ in ops]
         self.attrs: list[dict[str, Attr]] = [{} for _ in ops]
-        self.kept: frozenset[int] = frozenset()
+        self.last = last
+        self.asked: set[int] = set()
         for name, role in roles.items():
             if role != "activation":
-                # A weight of 1 × 1 lies in both orders, so `Module.to` leaves it as it is.
-                both = contiguous(shapes[name]).channels_last
-                self.laid[name] = image(shapes[name], last and not both)
+                self.laid[name] = image(shapes[name], last)
 
-    def forward(self, kept: frozenset[int]) -> None:
-        """Follow every op; `kept` are clones that keep the order of what they copy."""
-        self.kept = kept
+    def forward(self) -> None:
+        """Follow every op."""
         for i, op in enumerate(self.ops):
             ins = [self.laid[n] for n in op.inputs]
             outs = [self.shapes[n] for n in op.outputs]
@@ -86,9 +85,6 @@ class _Follower:
             found = rule(i, op, ins, outs) if rule else [contiguous(s) for s in outs]
             found += [contiguous(s) for s in outs[len(found) :]]
             self.laid.update(zip(op.outputs, found, strict=True))
-
-    def clone_of_contiguous(self, op: Op) -> bool:
-        return self.laid[op.inputs[0]].contiguous
 
     def _contiguous_inputs(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
         if ins and not ins[0].contiguous:
@@ -119,7 +115,9 @@ class _Follower:
         fn, x = op.attrs["fn"], ins[0]
         if fn == "cast":
             return [preserved(x)]
-        if fn == "clone" and i in self.kept:
+        if fn == "clone" and not self.last and x.contiguous:
+            self.asked.add(i)
+        if fn == "clone" and i in self.asked:
             self.attrs[i]["streaming"] = True
             return [preserved(x)]
         if fn == "clone" and x.contiguous:
@@ -141,9 +139,20 @@ class _Follower:
         return self._image_op(i, ins[:2], outs, last)
 
     def _batch_norm(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
+        if self._by_pytorch(op):
+            if ins[0].channels_last and ins[0].prefers_channels_last:
+                self.attrs[i]["nhwc"] = True
+            return [preserved(ins[0])]
+        return self._pool(i, op, ins, outs)
+
+    def _by_pytorch(self, op: Op) -> bool:
+        """Tell whether PyTorch's own batch norm runs, which takes any order; else cuDNN's."""
+        return self.types[op.inputs[0]] == "bfloat16"
+
+    def _pool(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
         return self._image_op(i, ins[:1], outs, ins[0].prefers_channels_last)
 
-    _pool = _interpolate = _batch_norm
+    _interpolate = _pool
 
     def _image_op(self, i: int, ins: list[Laid], outs: list[Shape], last: bool) -> list[Laid]:
         if last:
@@ -180,8 +189,9 @@ class _Follower:
 
     def _reduce(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
         x = ins[0]
-        if [len(s) for s in outs] == [len(x.shape)]:
-            return [elementwise(outs[0], [Laid(outs[0], x.strides)])]
+        if x.prefers_channels_last and outs[0] == (*x.shape[:2], 1, 1):
+            self.attrs[i]["nhwc"] = True
+            return [image(outs[0], last=True)]
         return [contiguous(s) for s in outs]
 
     def backward(self) -> None:
@@ -249,6 +259,9 @@ class _Follower:
                 found.append(contiguous(x.shape))
             elif not pointwise.backward_of(fn, index):
                 found.append(grad)
+            elif fn == "relu":
+                # Of these gradients only this one names what was saved before the gradient.
+                found.append(elementwise(grad.shape, (result, grad)))
             elif len(ins) == 2:
                 found.append(elementwise(grad.shape, (grad, ins[1 - index])))
             else:
@@ -259,16 +272,35 @@ class _Follower:
         return [elementwise(outs[0].shape, (outs[0], self.laid[op.outputs[0]]))]
 
     def _conv_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
+        last, grad = bool(self.attrs[i].get("nhwc")), outs[0]
+        if not (grad.channels_last if last else grad.contiguous):
+            # Once for the gradient of the data and once for that of the weight.
+            wanted = sum(name in self.needs_grad for name in op.inputs[:2])
+            self.after[i] += [~0] * wanted
+        elif last and grad.shape[2:] == (1, 1):
+            self.after[i].append(~0)
+        self.after[i] += self.before[i]
+        if 1 in self.before[i]:
+            # The weight's gradient, in the order of the convolution, is turned to its own.
+            self.after[i].append(1)
+        return [image(x.shape, last) for x in ins]
+
+    def _batch_norm_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
+        if self._by_pytorch(op):
+            if not outs[0].channels_last:
+                self.attrs[i]["mixed"] = True
+            return [preserved(ins[0])]
+        return self._pool_grad(i, op, ins, outs)
+
+    def _pool_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
         last = bool(self.attrs[i].get("nhwc"))
-        if not (outs[0].channels_last if last else outs[0].contiguous):
+        adaptive = "adaptive" in str(op.attrs.get("aten"))
+        if not adaptive and not (outs[0].channels_last if last else outs[0].contiguous):
             self.after[i].append(~0)
         self.after[i] += self.before[i]
         return [image(x.shape, last) for x in ins]
 
-    def _batch_norm_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
-        return self._conv_grad(i, op, ins, outs)
-
-    _pool_grad = _interpolate_grad = _batch_norm_grad
+    _interpolate_grad = _pool_grad
 
     def _linear_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
         if outs[0].viewed(_rows(outs[0].shape)) is None:
@@ -294,7 +326,12 @@ class _Follower:
         return [_heads_inside(x.shape) for x in ins]
 
     def _concat_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
-        return [Laid(x.shape, outs[0].strides) for x in ins]
+        parts = [Laid(x.shape, outs[0].strides) for x in ins]
+        wide = self.types[op.outputs[0]]
+        return [
+            part if self.types[name] == wide else preserved(part)
+            for name, part in zip(op.inputs, parts, strict=True)
+        ]
 
 
 def _dropped(shape: Shape, rest: Shape) -> int:

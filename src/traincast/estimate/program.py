@@ -32,6 +32,12 @@ __all__ = [
 ]  # fmt: skip
 
 
+_PROMOTING = frozenset({"pointwise", "batch_norm", "concat", "cross_entropy"})
+"""Kinds that take tensors of several types as they are."""
+_NOISE = frozenset({"bernoulli", "empty", "empty_like", "new_empty"})
+"""Values that networks make in the type of what they are applied to."""
+
+
 class Spec(NamedTuple):
     """A tensor as one op class sees it."""
 
@@ -145,7 +151,7 @@ class _Builder:
         for i, op in enumerate(ops):
             attrs = tuple(op.attrs.items())
             ins, outs = tuple(map(self._spec, op.inputs)), tuple(map(self._spec, op.outputs))
-            copies = moves.get(op.name, Moves()) if self.layout else None
+            copies = moves.get(op.outputs[:1], Moves()) if self.layout else None
             key = (op.kind, attrs, copies, len(ins), *map(id, ins), *map(id, outs))
             index = known.setdefault(key, len(classes))
             if index == len(classes):
@@ -190,9 +196,7 @@ class _Builder:
             wanted = self._autocast(op, floats)
             if wanted is not None:
                 out = wanted
-                if op.kind not in ("pointwise", "batch_norm") or (
-                    op.attrs.get("fn") in AUTOCAST_HIGH_FUNCTIONS
-                ):
+                if op.kind not in _PROMOTING or op.attrs.get("fn") in AUTOCAST_HIGH_FUNCTIONS:
                     inputs = [self._cast(n, wanted, op) if n in floats else n for n in inputs]
         for name in op.outputs:
             declared = self.graph.tensors[name].dtype
@@ -200,7 +204,14 @@ class _Builder:
         attrs = op.attrs
         if op.kind == "attention" and self._unfused(inputs):
             attrs = {**attrs, "algorithm": "math"}
+        if op.attrs.get("fn") == "cast" and self._retyped(op):
+            attrs = {**attrs, "retyped": True}
         self.ops.append(replace(op, inputs=tuple(inputs), attrs=attrs))
+
+    def _retyped(self, op: Op) -> bool:
+        """Tell whether a cast is between different types of equal width."""
+        a, b = self.dtype[op.inputs[0]], self.dtype[op.outputs[0]]
+        return a != b and DTYPE_BYTES[a] == DTYPE_BYTES[b]
 
     def _unfused(self, inputs: list[str]) -> bool:
         """Tell whether PyTorch has no fused kernel: float32 with heads shared among queries."""
@@ -214,6 +225,8 @@ class _Builder:
             return self.precision.compute
         if op.kind in AUTOCAST_HIGH or op.attrs.get("fn") in AUTOCAST_HIGH_FUNCTIONS:
             return "float32"
+        if op.kind == "fill" and op.attrs.get("fn") in _NOISE:
+            return self.precision.compute
         if not floats or op.attrs.get("fn") == "cast":
             return None
         if op.kind in ("batch_norm", "embedding", "view", "copy"):
@@ -249,17 +262,22 @@ class _Builder:
         self.cast_of[key] = new
         return new
 
-    def _follow_order(self) -> dict[str, Moves]:
+    def _follow_order(self) -> dict[tuple[str, ...], Moves]:
         """Find copies between memory orders, and note on ops what the order changes."""
         batch, seq = max(self.graph.batch, 2), max(self.graph.seq, 2)
         shapes = {n: tuple(s.at(batch, seq) for s in shape) for n, shape in self.shape.items()}
         found = find_moves(self.ops, shapes, self.dtype, self.role, self.grad, self.layout)
         moves = {}
+        averaged = {op.inputs[0] for op in self.ops if op.attrs.get("fn") == "mean"}
         for i, (op, one) in enumerate(zip(self.ops, found, strict=True)):
-            if one.attrs:
-                self.ops[i] = replace(op, attrs={**op.attrs, **one.attrs})
+            attrs = dict(one.attrs)
+            if op.attrs.get("fn") == "pow" and op.outputs[0] in averaged:
+                # A root mean square: graphs do not tell exponents.
+                attrs["square"] = True
+            if attrs:
+                self.ops[i] = replace(op, attrs={**op.attrs, **attrs})
             if one.forward or one.backward:
-                moves[op.name] = Moves(one.forward, one.backward)
+                moves[op.outputs[:1]] = Moves(one.forward, one.backward)
         return moves
 
     def _with_accumulation(self) -> list[Op]:

@@ -183,8 +183,8 @@ def summed(grad: Arg, into: Arg) -> Kernel:
     """Return the kernel that adds up a gradient over the axes that were broadcast."""
     same = bool(into.shape) and into.shape[-1] == grad.shape[-1]
     dims = (into.n, grad.n / max(into.n, 1), into.shape[-1] if same else 0, 0)
-    read = grad.n * into.each
-    return Kernel("sum", "reduction", 0, grad.n, read, into.size, dims, each=into.each)
+    write = into.n * grad.each
+    return Kernel("sum", "reduction", 0, grad.n, grad.size, write, dims, each=grad.each)
 
 
 def flat_window(kernel: tuple[int, ...]) -> tuple[int, int]:

@@ -67,11 +67,12 @@ _COPY_BACKWARD = {
 def _copy(c: Case) -> Costs:
     """Forward reads and writes once, backward likewise where there is something to undo.
 
-    A cast between equal types is no copy: it is free, as in PyTorch.
+    A cast between equal types is no copy: it is free, as in PyTorch. One between types of equal
+    width says so by `retyped`.
     """
     fn = str(c.attrs["fn"])
     x, y = c.ins[0], c.outs[0]
-    if fn == "cast" and x.each == y.each:
+    if fn == "cast" and x.each == y.each and not c.attrs.get("retyped"):
         return Costs(())
     names = {"cast": "_to_copy", "pad": "constant_pad_nd"}
     per = 1 if fn == "cumsum" else 0
@@ -99,9 +100,15 @@ register(
 
 
 def _concat(c: Case) -> Costs:
-    """Backward is free: each input's gradient is a slice of the output's."""
+    """Backward is free, each input's gradient being a slice of the output's, but for a cast."""
     y = c.outs[0]
-    return Costs((Kernel("cat", "copy", 0, 0, total(c.ins), y.size, each=y.each),))
+    forward = Kernel("cat", "copy", 0, 0, total(c.ins), y.size, each=y.each)
+    back = [
+        Kernel("_to_copy", "copy", 0, 0, x.n * y.each, x.size, each=y.each)
+        for x in c.ins
+        if x.grad and x.each != y.each
+    ]
+    return Costs((forward,), tuple(back))
 
 
 def _concat_shape(c: Case) -> tuple[tuple[int, ...] | None, ...]:

@@ -111,30 +111,40 @@ def _cross_entropy(c: Case) -> Costs:
     """Log-softmax of the logits, then the negative log-likelihood of the target.
 
     The log-probabilities are kept; backward first writes a gradient that is zero but at the
-    targets, then turns it into the logits' gradient.
+    targets, then turns it into the logits' gradient. Under autocast the loss is float32 and the
+    log-softmax is not: the log-probabilities are cast, and kept in both types.
     """
-    x, target = c.ins[0], c.ins[1]
+    x, target, y = c.ins[0], c.ins[1], c.outs[0]
     loss = "nll_loss2d" if len(x.shape) > 2 else "nll_loss"
     inner = prod(x.shape[2:])
     dims = (target.n, x.n / max(target.n, 1), inner if inner > 1 else 0, 0)
-    e = x.each
-    picked = target.size + target.n * e
+    e, wide = x.each, x.n * y.each
+
+    def rows(name: str, ops: float, read: float) -> Kernel:
+        return Kernel(name, "softmax", 0, ops * x.n, read, x.size, dims, each=e)
+
+    def cast(read: float, write: float) -> tuple[Kernel, ...]:
+        each = read / max(x.n, 1)
+        return (Kernel("_to_copy", "copy", 0, 0, read, write, each=each),) if read != write else ()
+
+    picked = target.size + target.n * y.each
     forward = (
-        Kernel("_log_softmax", "softmax", 0, 14 * x.n, x.size, x.size, dims, each=e),
+        rows("_log_softmax", 14, x.size),
+        *cast(x.size, wide),
         Kernel(
-            f"{loss}_forward", "reduction", 0, target.n, picked, c.outs[0].size,
-            (1, target.n, 0, 0), each=e,
+            f"{loss}_forward", "reduction", 0, target.n, picked, y.size, (1, target.n, 0, 0),
+            each=y.each,
         ),
     )  # fmt: skip
     if not x.grad:
         return Costs(forward)
     data = (
-        Kernel(f"{loss}_backward", "fill", 0, target.n, target.size, x.size, each=e),
-        Kernel(
-            "_log_softmax_backward_data", "softmax", 0, 5 * x.n, 2 * x.size, x.size, dims, each=e
-        ),
+        Kernel(f"{loss}_backward", "fill", 0, target.n, target.size, wide, each=y.each),
+        *cast(wide, x.size),
+        rows("_log_softmax_backward_data", 5, 2 * x.size),
     )
-    return Costs(forward, data, (), (1,), x.size, x.size)
+    kept = x.size if wide == x.size else x.size + wide
+    return Costs(forward, data, (), (1,), kept, x.size)
 
 
 register(

@@ -109,13 +109,17 @@ def _pointwise(c: Case) -> Costs:
     for index, x in enumerate(c.ins):
         if not x.grad:
             continue
-        extra = _operands(c, fn, index, rule)
-        data += [
-            pointwise(name, y.n * x.each + extra, y.n * x.each, y.n, rule.ops, x.each)
-            for name in backward_of(fn, index)
-        ]
+        names = backward_of(fn, index)
+        # A chain works on one tensor at a time; its last kernel multiplies by the gradient.
+        data += [pointwise(name, y.size, y.size, y.n, rule.ops, y.each) for name in names[:-1]]
+        if names:
+            read = y.size + (y.size if len(names) > 1 else _operands(c, fn, index, rule))
+            data.append(pointwise(names[-1], read, y.size, y.n, rule.ops, y.each))
         if x.n < y.n:
             data.append(summed(y, x))
+        if x.each != y.each:
+            # Where types were mixed, the gradient is cast to the input's.
+            data.append(Kernel("_to_copy", "copy", 0, 0, x.n * y.each, x.size, each=y.each))
     return Costs((forward,), tuple(data), (), _saved(c, fn, rule))
 
 
