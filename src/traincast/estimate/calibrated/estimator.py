@@ -9,7 +9,7 @@ import numpy as np
 
 from traincast.estimate.calibrated.host import host_table
 from traincast.estimate.calibrated.models import KernelModel
-from traincast.estimate.calibrated.profile import Host, Profile
+from traincast.estimate.calibrated.profile import Profile
 from traincast.estimate.calibrated.species import fallbacks, features_of, keys_of, work_of
 from traincast.estimate.calibrated.transfer import carried
 from traincast.estimate.host import host_seconds, update_seconds
@@ -66,6 +66,8 @@ class Calibrated:
     @property
     def basis(self) -> str:
         """What a prediction rests on."""
+        if self.own and not self.profile.models and self.base is not None:
+            return f"profile of {self.base.device}, adjusted to runs on {self.profile.device}"
         if self.own:
             return f"calibration of {self.profile.device}"
         return f"profile of {self.profile.device}, transferred by datasheet"
@@ -94,9 +96,13 @@ class Calibrated:
     def _profiles(self) -> tuple[Profile, ...]:
         return (self.profile, self.base) if self.base else (self.profile,)
 
-    def factor(self, *groups: str) -> float:
-        """Return what whole steps say that the seconds of these groups are to be multiplied by."""
-        return math.prod(self.profile.factors.get(group, 1.0) for group in groups)
+    def factor(self, source: Profile | None, *groups: str) -> float:
+        """Return what whole steps say that the seconds of these groups are to be multiplied by.
+
+        What comes from `base` keeps the factors that were found there.
+        """
+        told = {self.profile, source or self.profile}
+        return math.prod(p.factors.get(group, 1.0) for p in told for group in groups)
 
     def price(
         self,
@@ -125,20 +131,21 @@ class Calibrated:
                 model, source, flops[index], traffic[index], key.split("|")[1], device,
                 self._correction(model, family, kernels, index),
             )  # fmt: skip
-            seconds[index] *= self.factor(*groups_of(key, family))
+            seconds[index] *= self.factor(source, *groups_of(key, family))
         return Pricing(seconds, bound)
 
     def host(self, program: Program, kernels: Kernels, device: Device, training: bool) -> Floats:
         """Return host seconds to issue each op forward and backward."""
-        known = self._host
-        if known is not None and "host" in self.parts:
-            return self.factor("host") * host_table(known, program, kernels, training)
+        source = self._hosted
+        factor = self.factor(source, "host")
+        if source is not None and source.host is not None and "host" in self.parts:
+            return factor * host_table(source.host, program, kernels, training)
         share = 1.0 if training else 0.6
-        return self.factor("host") * share * host_seconds(program, kernels, self.efficiency(device))
+        return factor * share * host_seconds(program, kernels, self.efficiency(device))
 
     @property
-    def _host(self) -> Host | None:
-        return next((p.host for p in self._profiles if p.host is not None), None)
+    def _hosted(self) -> Profile | None:
+        return next((p for p in self._profiles if p.host is not None), None)
 
     def update(
         self, program: Program, device: Device, optimizer: Optimizer
@@ -148,19 +155,19 @@ class Calibrated:
         count = sum(t.trainable for t in program.graph.parameters)
         dtype = "bf16" if DTYPE_BYTES[program.precision.parameters] == 2 else "fp32"
         key = f"update.{optimizer.name}|{dtype}|"
-        for source in self._profiles:
-            if key in source.models:
-                model = replace(source.models[key], compute=0.0)
-                priced, _ = self._priced(
-                    model, source, np.zeros(1), np.array([moved]), dtype, device, np.zeros(1)
-                )
-                seconds = float(priced[0]) + source.models[key].compute * count
-                break
-        known = self._host
-        if known is not None and optimizer.name in known.update:
-            each = known.update[optimizer.name]
-            host = (each[0] + each[1] * count) * known.scale
-        return seconds * self.factor("vector"), host * self.factor("host"), moved
+        source = next((p for p in self._profiles if key in p.models), None)
+        if source is not None:
+            model = replace(source.models[key], compute=0.0)
+            priced, _ = self._priced(
+                model, source, np.zeros(1), np.array([moved]), dtype, device, np.zeros(1)
+            )
+            seconds = float(priced[0]) + source.models[key].compute * count
+        seconds *= self.factor(source, "vector")
+        hosted = self._hosted
+        if hosted is not None and hosted.host is not None and optimizer.name in hosted.host.update:
+            each = hosted.host.update[optimizer.name]
+            host = (each[0] + each[1] * count) * hosted.host.scale
+        return seconds, host * self.factor(hosted, "host"), moved
 
     def interval(self, seconds: float, host_bound: bool) -> tuple[float, float]:
         """Return seconds between which a real step falls in nine cases of ten."""
