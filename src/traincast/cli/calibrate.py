@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -158,14 +159,17 @@ def _write_profile(
 
     known = name or device_name(results.header)
     path = output or profiles_folder() / f"{known or own_name(results.header)}.json"
+    described = path.with_suffix(".toml")
+    reference = known or str(described)
+    with tempfile.TemporaryDirectory() as folder:
+        device = known or str(Path(folder) / described.name)
+        if known is None:
+            write_text(Path(device), device_file(results))
+        found = profile_from_results(results.header, results.rows, device=device)
     if output is None:
         path.parent.mkdir(parents=True, exist_ok=True)
-    reference = known
     if known is None:
-        described = path.with_suffix(".toml")
         write_text(described, device_file(results))
-        reference = str(described)
-    found = profile_from_results(results.header, results.rows, device=reference)
     write_text(path, profile_to_json(found))
     if as_json:
         show({
@@ -181,7 +185,8 @@ def _write_profile(
         })  # fmt: skip
     else:
         show(_families(results))
-        show(f"\nWrote {path}; predictions with --device {reference} use it.")
+        used = f"; predictions with --device {reference} use it" if output is None else ""
+        show(f"\nWrote {path}{used}.")
     if problem:
         print(f"traincast: it ended early: {problem}", file=sys.stderr)
 

@@ -69,7 +69,7 @@ def _read_file(path: Path) -> tuple[Mapping[str, Any], list[Mapping[str, Any]]]:
     lines = _text(path).split("\n")
     lines.pop()  # after the last line's end; a line without one was being written at a kill
     if not any(line.strip() for line in lines):
-        raise InputFileError(path, "is empty", _FIX)
+        raise InputFileError(path, "is empty, or has no whole line", _FIX)
     header = _header(path, _object(path, 1, lines[0]))
     rows = [_row(path, number, line) for number, line in enumerate(lines[1:], 2) if line.strip()]
     return header, rows

@@ -118,7 +118,7 @@ def _cpu_times(run: Call) -> list[float]:
     first = _wall(run, 1)
     once = _wall(run, 1) if first < 2 else first
     repeats = max(1, min(500, int(4e-3 / max(once, 1e-7))))
-    samples = max(2, min(10, int(0.05 / max(once * repeats, 1e-7))))
+    samples = max(3, min(10, int(0.05 / max(once * repeats, 1e-7))))
     if once > 0.3:
         return [once]
     times = sorted(_wall(run, repeats) / repeats for _ in range(samples))
