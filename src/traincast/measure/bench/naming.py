@@ -39,7 +39,8 @@ def device_file(results: Results) -> str:
     """Return a device file (TOML) with what was measured for peaks and bandwidth.
 
     These are the best that single kernels reached, not what the maker promises: products for the
-    peaks, streaming kernels that do not fit in a cache for the bandwidth.
+    peaks, the larger copies and sums for the
+    bandwidth.
     """
     header, cpu = results.header, results.header.get("kind") == "cpu"
     peaks, bandwidth = _peaks(results.rows), _bandwidth(results.rows)
@@ -86,7 +87,7 @@ def _peaks(rows: Iterable[Row]) -> dict[str, float]:
 
 
 def _bandwidth(rows: Iterable[Row]) -> float:
-    """Return the best bytes per second of the three largest copies or sums; 0 if there are none."""
+    """Return the best bytes per second of the larger copies and sums; 0 if there are none."""
     sizes: list[tuple[float, float]] = []
     for row in rows:
         if row["family"] == "stream" and row["op"] in ("add", "mul", "clone") and "seconds" in row:
@@ -95,4 +96,4 @@ def _bandwidth(rows: Iterable[Row]) -> float:
             sizes.append((moved, moved / row["seconds"]))
         elif row["family"] == "copy" and row["op"] in ("memcpy", "d2d") and "seconds" in row:
             sizes.append((2 * row["bytes"], 2 * row["bytes"] / row["seconds"]))
-    return max((rate for _, rate in sorted(sizes)[-3:]), default=0.0)
+    return max((rate for _, rate in sorted(sizes)[len(sizes) // 2 :]), default=0.0)

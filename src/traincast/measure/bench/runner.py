@@ -52,8 +52,8 @@ from traincast.measure.bench.timing import HERE, Call, Case, seconds_of, tensor
 Build = Callable[[Group], dict[str, Call]]
 FIRST: dict[str, tuple[Callable[[random.Random], Iterator[Group]], Build]] = {
     "launch": (launch_groups, launch),
-    "host": (host_groups, lambda _: {}),
     "copy": (copy_groups, copy),
+    "host": (host_groups, lambda _: {}),
 }
 """Families with few cases, measured early and in full."""
 FAMILIES: dict[str, tuple[Callable[[random.Random], Iterator[Group]], Build, int]] = {
@@ -71,7 +71,7 @@ UNCAPTURED = frozenset((
     "bilinear_backward", "nearest_backward",
 ))  # fmt: skip
 """Random numbers, autograd, and what may wait for the device: none of it goes into a graph."""
-_EARLY = 12
+_EARLY = 20
 _QUICK_MINUTES, _MINUTES = 2.0, 10.0
 
 
