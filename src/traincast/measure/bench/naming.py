@@ -39,8 +39,7 @@ def device_file(results: Results) -> str:
     """Return a device file (TOML) with what was measured for peaks and bandwidth.
 
     These are the best that single kernels reached, not what the maker promises: products for the
-    peaks, the larger copies and sums for the
-    bandwidth.
+    peaks, the larger copies and sums for the bandwidth.
     """
     header, cpu = results.header, results.header.get("kind") == "cpu"
     peaks, bandwidth = _peaks(results.rows), _bandwidth(results.rows)
