@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,8 +69,19 @@ def choose(workload: Workload) -> Workload:
     return replace(workload, unit=unit, precision=precision)
 
 
+def _load_torchvision() -> None:
+    """Import torchvision where it can be as it is, with its own operators.
+
+    The importers declare some of these for builds whose compiled part does not load; where it does
+    load, it has to come first.
+    """
+    with contextlib.suppress(ImportError, RuntimeError):
+        importlib.import_module("torchvision")
+
+
 def source_of(workload: Workload) -> Source:
     """Return what builds the model for real and feeds it."""
+    _load_torchvision()
     from traincast.ingest.references import resolve, split_reference, zoo_name
     from traincast.ingest.zoo import module_source
 
