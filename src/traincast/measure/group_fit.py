@@ -19,8 +19,9 @@ TOLD = 0.8
 """A factor whose standard error stays above this fraction of the prior's was not told."""
 ALIKE = 0.5
 """Correlation of errors among runs of one network: ten of them do not tell ten times as much."""
-_NOISE = 0.05
-"""Least standard deviation of a step that the model can be trusted to."""
+_NOISE, _RUNS = 0.15, 4.0
+"""Standard deviation of log(measured / predicted) to assume, and as of how many runs: so much is
+known beforehand of how far networks lie from any model."""
 _FOLDS = 10
 _HUBER = 1.345
 
@@ -125,13 +126,14 @@ def _fit(table: Table, index: Ints, told: Flags) -> tuple[Floats, Floats]:
     """Minimise Huber's loss of log(measured / predicted) with a normal prior on θ."""
     theta = np.zeros(table.size)
     log_measured = np.log(table.seconds[index])
-    noise = 0.15
+    counts = float(table.weight[index].sum())
     free = np.flatnonzero(told)
     prior = np.eye(len(free)) / PRIOR**2
     for _ in range(60):
         off = log_measured - np.log(table.predicted(theta)[index])
         slope = table.shares(theta)[index][:, free]
-        noise = max(float(1.4826 * np.median(abs(off - np.median(off)))), _NOISE)
+        spread = 1.4826 * float(np.median(abs(off)))
+        noise = np.sqrt((counts * spread**2 + _RUNS * _NOISE**2) / (counts + _RUNS))
         calm = np.minimum(1.0, _HUBER * noise / np.maximum(abs(off), 1e-12))
         weight = table.weight[index] * calm / noise**2
         square = slope.T @ (slope * weight[:, None]) + prior
