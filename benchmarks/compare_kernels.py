@@ -125,7 +125,7 @@ def expected(step: Step, program: Program) -> tuple[Counter[str], Counter[str]]:
 
 def profiled(kernels: Kernels, i: int) -> Iterator[str]:
     """Yield the aten ops that the profiler shows for a kernel."""
-    name = kernels.names[i]
+    name = kernels.names[i].removesuffix(".strided").removesuffix(".mixed")
     special = (HALF if kernels.each[i] == 2 else FULL).get(name)
     if name == "convolution" and _own_depthwise(kernels, i):
         special = ("_conv_depthwise2d",)

@@ -73,7 +73,7 @@ def test_a_linear_layer_on_turned_axes_copies_and_adds_its_bias_apart() -> None:
     assert [r[2:] for r in found if r[0] == "linear" and r[1] == 0] == [
         ("copy_.permute", size, size),
         ("mm", size + 4 * 16, size),
-        ("add", size + 4 * 4, size),
+        ("add.strided", size + 4 * 4, size),
     ]
 
 
@@ -146,8 +146,8 @@ def test_kernels_tell_channels_last() -> None:
 
 
 def test_the_mean_of_an_image_with_channels_last_has_its_gradient_put_into_zeros() -> None:
-    assert names(rows(image("nhwc")), "mean", 1) == ["zeros", "clone", "div"]
-    assert names(rows(image("nchw")), "mean", 1) == ["div"]
+    assert names(rows(image("nhwc")), "mean", 1) == ["zeros", "clone", "div.strided"]
+    assert names(rows(image("nchw")), "mean", 1) == ["div.strided"]
 
 
 def test_a_clone_that_was_asked_for_keeps_the_order() -> None:
@@ -287,8 +287,9 @@ def test_shared_heads_in_float32_are_repeated_and_masked() -> None:
     copies = [r[3:] for r in found if r[0] == "attend" and r[2] == "copy_.permute"]
     assert copies == [(wide, wide)] * 3
     assert names(found, "attend", 0) == [
-        "mul", "zeros", "tril", "zeros", "zeros", "where", "copy_.permute", "copy_.permute", "mul",
-        "copy_.permute", "bmm", "add", "_softmax", "isneginf", "all", "zeros", "where", "bmm",
+        "mul", "zeros", "tril", "zeros", "zeros", "where.strided", "copy_.permute",
+        "copy_.permute", "mul", "copy_.permute", "bmm", "add.strided", "_softmax", "isneginf",
+        "all", "zeros", "where.strided", "bmm",
     ]  # fmt: skip
 
 
@@ -311,3 +312,55 @@ def test_noise_has_the_type_of_what_it_is_applied_to() -> None:
     program = program_of(made, PRECISIONS["amp_bf16"])
     last = program.classes[program.op_class[-1]]
     assert [s.dtype for s in (*last.ins, *last.outs)] == ["bfloat16"] * 3
+
+
+def test_elementwise_kernels_tell_broadcast_and_mixed_operands() -> None:
+    """h · s broadcasts s; h + x mixes types; gelu has one operand."""
+    made = graph(
+        [
+            tensor("x", "B", 8, role="input"),
+            tensor("w", 8, 8, role="parameter"),
+            tensor("s", 8, role="parameter"),
+            *(tensor(n, "B", 8) for n in ("h", "g", "m", "y")),
+        ],
+        [
+            op("in", "linear", "x w", "h"),
+            op("act", "pointwise", "h", "g", fn="gelu"),
+            op("add", "pointwise", "g x", "m", fn="add"),
+            op("scale", "pointwise", "m s", "y", fn="mul"),
+        ],
+    )
+    found = rows(program_of(made, PRECISIONS["amp_bf16"], "nchw"))
+    assert names(found, "act") == ["gelu", "gelu_backward"]
+    assert names(found, "add") == ["add.mixed", "_to_copy"]
+    # The gradient of m is broadcast as well; that of s multiplies two tensors alike, then sums.
+    assert names(found, "scale") == ["mul.strided", "mul.strided", "mul", "sum"]
+    plain = rows(program_of(made, PRECISIONS["amp_bf16"]))
+    assert names(plain, "scale") == ["mul", "mul", "mul", "sum"]
+
+
+def test_sums_of_gradients_in_two_orders() -> None:
+    """h is read as it is and turned; the turned reader's gradient comes back turned."""
+    made = graph(
+        [
+            tensor("x", "B", 3, 4, role="input"),
+            tensor("w", 4, 4, role="parameter"),
+            *(tensor(n, "B", 3, 4) for n in ("h", "a")),
+            *(tensor(n, 3, "B", 4) for n in ("t", "c", "r")),
+            *(tensor(n, "B", 3, 4) for n in ("u", "y")),
+        ],
+        [
+            op("in", "linear", "x w", "h"),
+            op("act", "pointwise", "h", "a", fn="gelu"),
+            op("turn", "view", "h", "t", fn="permute", order=(1, 0, 2)),
+            op("clone", "copy", "t", "c", fn="clone"),
+            op("again", "pointwise", "c", "r", fn="gelu"),
+            op("back", "view", "r", "u", fn="permute", order=(1, 0, 2)),
+            op("sum", "pointwise", "a u", "y", fn="add"),
+        ],
+    )
+    found = rows(program_of(made, PRECISIONS["fp32"], "nchw"))
+    assert names(found, "sum") == ["add.strided"]
+    # The loss's gradient is contiguous: turned, it meets what gelu kept in the other order.
+    assert names(found, "again", 1) == ["gelu_backward.strided"]
+    assert names(found, "h.grad") == ["add"]

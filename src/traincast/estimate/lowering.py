@@ -8,6 +8,9 @@ itself; `launches` says how many that are. Copies have names by what they do:
     _to_copy         into another element type, in the same order
     copy_.permute    into another order of axes
     copy_.narrow     into or out of a part of a larger tensor
+
+An elementwise kernel that has several orders or broadcast operands to go by is `add.strided`: it
+computes an index for each operand. One whose operands differ in type is `add.mixed`.
 """
 
 from __future__ import annotations
@@ -116,7 +119,7 @@ def _linear(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
     if not case.attrs.get("strided"):
         return (kernel,)
     bias, y = case.ins[2], case.outs[0]
-    added = Kernel("add", "pointwise", 0, y.n, y.size + bias.size, y.size, each=y.each)
+    added = Kernel("add.strided", "pointwise", 0, y.n, y.size + bias.size, y.size, each=y.each)
     return kernel._replace(name="mm", read=kernel.read - bias.size), added
 
 
@@ -162,11 +165,16 @@ def _masked_fill(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
 
 
 def _mean_backward(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
-    """Of an image with channels last, the mean is a strided view: its gradient goes into zeros."""
-    y = case.outs[0]
-    if not (case.attrs.get("nhwc") and case.attrs.get("fn") == "mean"):
+    """A broadcast gradient is divided.
+
+    Of an image with channels last, the mean is a strided view: its gradient goes into zeros.
+    """
+    if case.attrs.get("fn") != "mean":
         return (kernel,)
-    return _zeros(y.size, y.each), _copy("clone", y), kernel
+    y, divided = case.outs[0], kernel._replace(name="div.strided")
+    if not case.attrs.get("nhwc"):
+        return (divided,)
+    return _zeros(y.size, y.each), _copy("clone", y), divided
 
 
 Rule = Callable[[Kernel, Case], tuple[Kernel, ...]]
@@ -216,7 +224,7 @@ def _math(case: Case, costs: Costs) -> Costs:
         _zeros(mask, 1),
         passes("tril", mask, 1, 1),
         *(_zeros(e, e),) * 2,
-        passes("where", mask, 1, e),
+        passes("where.strided", mask, 1, e),
     )
     rows = softmax.dims
     forward = (
@@ -226,12 +234,12 @@ def _math(case: Case, costs: Costs) -> Costs:
         passes("mul", wide_k),
         repeated(q.n),
         product,
-        *((scaling._replace(name="add"),) if causal or len(case.ins) > 3 else ()),
+        *((scaling._replace(name="add.strided"),) if causal or len(case.ins) > 3 else ()),
         softmax,
         passes("isneginf", scores, e, 1),
         Kernel("all", "reduction", 0, scores, scores, rows[0], rows, each=1),
         _zeros(e, e),
-        passes("where", scores),
+        passes("where.strided", scores),
         weighting,
     )
     if not costs.data:

@@ -10,8 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from traincast.estimate.order import Laid, Shape, contiguous, elementwise, image, preserved
-from traincast.graph import KINDS, Attr, Op
+from traincast.estimate.order import (
+    Laid,
+    Shape,
+    alike,
+    contiguous,
+    elementwise,
+    image,
+    preserved,
+)
+from traincast.graph import FLOATS, KINDS, Attr, Op
 from traincast.graph.kinds import pointwise
 
 
@@ -25,7 +33,16 @@ class Found(NamedTuple):
     attrs: Mapping[str, Attr]
     """What else changes: `nhwc` where an image has its channels last, `strided` where a linear
     layer's input does not fold into rows, `streaming` where a clone keeps the order, `free` where
-    it has nothing to do."""
+    it has nothing to do, `forms` of an elementwise op forward and for each input's gradient:
+    `strided` where operands lie in several orders or are broadcast, `mixed` where types differ."""
+
+
+class Orders(NamedTuple):
+    """What the memory order means for a network."""
+
+    ops: list[Found]
+    strided: dict[str, int]
+    """For each value with several readers: sums of gradients that lie in several orders."""
 
 
 def find_moves(
@@ -35,7 +52,7 @@ def find_moves(
     roles: Mapping[str, str],
     needs_grad: frozenset[str] | set[str],
     layout: str,
-) -> list[Found]:
+) -> Orders:
     """Return the copies of every op for images in a layout, `nchw` or `nhwc`."""
     last = layout == "nhwc" and any(
         len(shapes[name]) == 4 for name, role in roles.items() if role != "activation"
@@ -48,10 +65,11 @@ def find_moves(
         follower.asked = plain.asked
     follower.forward()
     follower.backward()
-    return [
+    found = [
         Found(tuple(a), tuple(b), c)
         for a, b, c in zip(follower.before, follower.after, follower.attrs, strict=True)
     ]
+    return Orders(found, follower.strided)
 
 
 class _Follower:
@@ -67,6 +85,7 @@ class _Follower:
         self.ops, self.shapes, self.types, self.needs_grad = ops, shapes, types, needs_grad
         self.laid: dict[str, Laid] = {}
         self.grads: dict[str, Laid] = {}
+        self.strided: dict[str, int] = {}
         self.before: list[list[int]] = [[] for _ in ops]
         self.after: list[list[int]] = [[] for _ in ops]
         self.attrs: list[dict[str, Attr]] = [{} for _ in ops]
@@ -127,9 +146,12 @@ class _Follower:
         return [contiguous(s) for s in outs]
 
     def _pointwise(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
-        if op.attrs.get("inplace"):
-            return [ins[0]]
-        return [elementwise(s, ins) for s in outs]
+        made = [ins[0] if op.attrs.get("inplace") else elementwise(s, ins) for s in outs]
+        floats = {self.types[n] for n in op.inputs if self.types[n] in FLOATS}
+        form = "strided" if not alike(made[0], *ins) else "mixed" if len(floats) > 1 else ""
+        if form:
+            self.attrs[i]["forms"] = (form,)
+        return made
 
     def _dropout(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
         return [preserved(ins[0])]
@@ -209,11 +231,17 @@ class _Follower:
             found = rule(i, op, ins, outs) if rule else [contiguous(x.shape) for x in ins]
             for name, grad in zip(op.inputs, found, strict=False):
                 if name in self.needs_grad:
-                    first = self.grads.get(name)
-                    if first is None:
-                        self.grads[name] = grad
-                    elif not first.dense:
-                        self.grads[name] = elementwise(first.shape, (first, grad))
+                    self._add_grad(name, grad)
+
+    def _add_grad(self, name: str, grad: Laid) -> None:
+        first = self.grads.get(name)
+        if first is None:
+            self.grads[name] = grad
+            return
+        if not alike(first, grad):
+            self.strided[name] = self.strided.get(name, 0) + 1
+        if not first.dense:
+            self.grads[name] = elementwise(first.shape, (first, grad))
 
     def _contiguous_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
         if not outs[0].contiguous:
@@ -252,20 +280,20 @@ class _Follower:
 
     def _pointwise_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
         fn, grad = str(op.attrs["fn"]), outs[0]
-        result = self.laid[op.outputs[0]]
-        found = []
+        kept = self.laid[op.outputs[0]]
+        found, forms = [], []
         for index, x in enumerate(ins):
-            if x.shape != grad.shape:
-                found.append(contiguous(x.shape))
-            elif not pointwise.backward_of(fn, index):
-                found.append(grad)
-            elif fn == "relu":
-                # Of these gradients only this one names what was saved before the gradient.
-                found.append(elementwise(grad.shape, (result, grad)))
-            elif len(ins) == 2:
-                found.append(elementwise(grad.shape, (grad, ins[1 - index])))
-            else:
-                found.append(elementwise(grad.shape, (grad, result)))
+            runs = bool(pointwise.backward_of(fn, index))
+            other = ins[1 - index] if len(ins) == 2 else kept
+            # Of these gradients only a relu's names what was saved before the gradient.
+            operands = (kept, grad) if fn == "relu" else (grad, other)
+            made = elementwise(grad.shape, operands) if runs else grad
+            forms.append("strided" if runs and not alike(made, *operands) else "")
+            found.append(made if x.shape == grad.shape else contiguous(x.shape))
+        if any(forms):
+            first = self.attrs[i].get("forms", ("",))
+            assert isinstance(first, tuple)
+            self.attrs[i]["forms"] = (str(first[0]), *forms)
         return found
 
     def _dropout_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:

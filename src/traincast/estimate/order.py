@@ -130,6 +130,22 @@ def preserved(laid: Laid) -> Laid:
     return laid if laid.dense else elementwise(laid.shape, (laid,))
 
 
+def alike(first: Laid, *others: Laid) -> bool:
+    """Tell whether tensors lie alike without gaps, so that one index serves all of them."""
+    if not first.dense:
+        return False
+    for other in others:
+        if other.shape != first.shape:
+            return False
+        if any(
+            a != b
+            for a, b, length in zip(first.strides, other.strides, first.shape, strict=True)
+            if length > 1
+        ):
+            return False
+    return True
+
+
 def elementwise(shape: Shape, operands: Sequence[Laid]) -> Laid:
     """Return the result of an elementwise op.
 

@@ -299,10 +299,16 @@ register(
 
 
 def _accumulate(c: Case) -> Costs:
-    """A value with several readers gets its gradients added up, one kernel a further reader."""
+    """A value with several readers gets its gradients added up, one kernel a further reader.
+
+    `strided` of them have two orders of memory to go by.
+    """
     x = c.ins[0]
     more = int(c.number("readers")) - 1
-    return Costs((), (pointwise("add", 2 * x.size, x.size, x.n, each=x.each),) * more)
+    strided = min(int(c.number("strided")), more)
+    added = pointwise("add", 2 * x.size, x.size, x.n, each=x.each)
+    slow = added._replace(name="add.strided")
+    return Costs((), (added,) * (more - strided) + (slow,) * strided)
 
 
 register(

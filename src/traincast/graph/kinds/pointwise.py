@@ -104,12 +104,14 @@ def _pointwise(c: Case) -> Costs:
     y = c.outs[0]
     rule = _rule(fn)
     each = c.ins[0].each if c.ins else y.each
-    forward = pointwise(fn, total(c.ins), total(c.outs), y.n, rule.ops, each)
+    forms = c.attrs.get("forms", ())
+    assert isinstance(forms, tuple)
+    forward = pointwise(_formed(fn, forms, 0), total(c.ins), total(c.outs), y.n, rule.ops, each)
     data: list[Kernel] = []
     for index, x in enumerate(c.ins):
         if not x.grad:
             continue
-        names = backward_of(fn, index)
+        names = [_formed(name, forms, index + 1) for name in backward_of(fn, index)]
         # A chain works on one tensor at a time; its last kernel multiplies by the gradient.
         data += [pointwise(name, y.size, y.size, y.n, rule.ops, y.each) for name in names[:-1]]
         if names:
@@ -121,6 +123,12 @@ def _pointwise(c: Case) -> Costs:
             # Where types were mixed, the gradient is cast to the input's.
             data.append(Kernel("_to_copy", "copy", 0, 0, x.n * y.each, x.size, each=y.each))
     return Costs((forward,), tuple(data), (), _saved(c, fn, rule))
+
+
+def _formed(name: str, forms: tuple[int, ...] | tuple[str, ...], index: int) -> str:
+    """Return a kernel's name with its form, of the forward pass (0) or an input's gradient."""
+    form = forms[index] if index < len(forms) else ""
+    return f"{name}.{form}" if form else name
 
 
 def _operands(c: Case, fn: str, index: int, rule: Rule) -> float:
