@@ -10,7 +10,7 @@ import numpy as np
 
 from traincast.errors import InvalidValueError
 from traincast.estimate.calibrated.models import KernelModel, fit_base, fit_residual
-from traincast.estimate.calibrated.profile import Profile
+from traincast.estimate.calibrated.profile import Host, Profile, Update
 from traincast.estimate.calibrated.species import (
     SCALES,
     STREAM_SCALES,
@@ -19,6 +19,7 @@ from traincast.estimate.calibrated.species import (
     species_of,
     work_of,
 )
+from traincast.estimate.optimizer import OPTIMIZERS
 from traincast.estimate.program import Floats, kernel_table
 from traincast.graph.kinds import Kernel
 from traincast.hardware import Device, load_device
@@ -49,8 +50,85 @@ def profile_from_results(
     if not samples:
         raise InvalidValueError("the results hold no measured kernel; calibrate for longer")
     models = fit_models(samples, unit)
+    updates = fit_updates(rows, unit)
     provenance = dict(header) | {"rows": len(rows), "kernels": len(samples)}
-    return Profile(device=unit.name, models=models, host=None, provenance=provenance)
+    return Profile(
+        device=unit.name,
+        models=models,
+        host=host_from(rows),
+        updates=updates,
+        provenance=provenance,
+    )
+
+
+_UPDATES = {"sgd": "sgd", "momentum": "momentum", "adamw_fused": "adamw", "adam_fused": "adam"}
+"""Measured optimizers, by the name of ours that runs like them."""
+
+
+def fit_updates(rows: Iterable[Row], device: Device) -> dict[str, Update]:
+    """Return what each optimizer takes by tensors and bytes, in each type."""
+    groups: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    for row in rows:
+        name = _UPDATES.get(str(row.get("op")))
+        if row.get("family") != "update" or name is None or "seconds" not in row:
+            continue
+        each = 2 if row["dtype"] in ("bf16", "fp16") else 4
+        moved = row["tensors"] * row["elements"] * OPTIMIZERS[name].traffic * each
+        kind = "bf16" if each == 2 else "fp32"
+        groups[f"{name}|{kind}"].append((row["tensors"], moved, row["seconds"]))
+    found = {}
+    for key, group in groups.items():
+        if len(group) < _LEAST:
+            continue
+        tensors, moved, seconds = np.array(group).T
+        columns = np.column_stack([np.ones_like(tensors), tensors, moved]) / seconds[:, None]
+        floor, each_s, byte_s = positive_least_squares(columns, np.ones(len(group)))
+        share = 1.0 / max(byte_s * device.memory_bandwidth, 1e-3)
+        found[key] = Update(floor, each_s, share)
+    return found
+
+
+def positive_least_squares(columns: Floats, wanted: Floats) -> list[float]:
+    """Return coefficients of at least 0 that fit best: the most negative one is dropped in turn."""
+    used = list(range(columns.shape[1]))
+    values: Floats = np.zeros(0)
+    while used:
+        values = np.linalg.lstsq(columns[:, used], wanted, rcond=None)[0]
+        if values.min() >= 0:
+            break
+        used.pop(int(values.argmin()))
+    result = [0.0] * columns.shape[1]
+    for i, value in zip(used, values, strict=False):
+        result[i] = float(value)
+    return result
+
+
+def host_from(rows: Iterable[Row]) -> Host | None:
+    """Return the host's measured dispatch costs."""
+    ops: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    steps: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        if row.get("family") != "host" or "seconds" not in row:
+            continue
+        if row["form"] == "step":
+            steps[str(row["op"])].append((row["tensors"], row["seconds"]))
+            continue
+        name = str(row["op"]) + ("@autocast" if row.get("autocast") else "")
+        ops[name][str(row["form"])].append(float(row["seconds"]))
+    if not ops:
+        return None
+    costs = {}
+    for name, forms in ops.items():
+        infer = float(np.mean(forms.get("infer") or forms.get("forward") or [0.0]))
+        forward = float(np.mean(forms.get("forward") or [infer]))
+        costs[name] = (infer, forward, float(np.mean(forms.get("backward") or [0.0])))
+    update = {}
+    for name, points in steps.items():
+        tensors, seconds = np.array(points).T
+        columns = np.column_stack([np.ones_like(tensors), tensors]) / seconds[:, None]
+        fixed, each = positive_least_squares(columns, np.ones(len(points)))
+        update[_UPDATES.get(name, name)] = (fixed, each)
+    return Host(ops=costs, update=update)
 
 
 def samples_of(rows: Iterable[Row]) -> Iterable[Sample]:

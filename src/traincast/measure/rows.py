@@ -190,6 +190,29 @@ def _pool(op: str, window: int, stride: int, pad: int, phase: int) -> Callable[[
     return make
 
 
+def _summed_space(row: Row) -> tuple[int, Kernel]:
+    e, shape = _EACH[row["dtype"]], _shape(row)
+    n, c = _arg(shape, e).n, shape[1]
+    name, dims = "convolution_backward.bias", (c, n / c, 0, 0)
+    return 2, Kernel(name, "reduction", 0, n, n * e, c * e, dims, each=e)
+
+
+def _scaled_and_shifted(row: Row) -> tuple[int, Kernel]:
+    e, shape = _EACH[row["dtype"]], _shape(row)
+    n, c = _arg(shape, e).n, shape[1]
+    name, dims, space = "native_batch_norm.infer", (c, n / c, 0, 0), shape[2] * shape[3]
+    return 0, Kernel(name, "norm", 0, 2 * n, n * e, n * e, dims, each=e, space=space)
+
+
+def _resized(fn: str, phase: int) -> Callable[[Row], Any]:
+    def make(row: Row) -> tuple[int, Kernel]:
+        e, (n, c, size, _) = _EACH[row["dtype"]], _shape(row)
+        ins, outs = [_arg((n, c, size, size), e)], [_arg((n, c, 2 * size, 2 * size), e)]
+        return phase, _op("interpolate", {"fn": fn}, ins, outs, phase)
+
+    return make
+
+
 def _fns(inputs: int, phase: int, *names: str, suffix: str = "") -> dict[str, Callable[[Row], Any]]:
     def maker(fn: str) -> Callable[[Row], Any]:
         return lambda row: _pointwise(fn, inputs, phase, row)
@@ -207,7 +230,33 @@ VECTOR: dict[str, Callable[[Row], Any]] = {
     "add_scalar": _moved("add", "pointwise", 1, 1),
     "mul_scalar": lambda row: _pointwise("mul_scalar", 1, 0, row),
     "relu_": lambda row: _pointwise("relu", 1, 0, row, inplace=True),
-    "add_": _moved("add", "pointwise", 2, 1),
+    "add_inplace": _moved("add", "pointwise", 2, 1),
+    "dropout_backward": lambda row: (
+        1, _op("dropout", {"p": 0.1}, [_x(row)], [_x(row)], 1)
+    ),
+    "narrow": _moved("copy_.narrow", "copy", 0.5, 0.5),
+    "heads": _moved("copy_.permute", "copy", 1, 1),
+    "heads_back": _moved("copy_.permute", "copy", 1, 1),
+    "permute": _moved("copy_.permute", "copy", 1, 1),
+    "permute_back": _moved("copy_.permute", "copy", 1, 1),
+    "transpose": _moved("copy_.transpose", "copy", 1, 1),
+    "layout": _moved("copy_.transpose", "copy", 1, 1),
+    "roll": _moved("roll", "copy", 2, 2),
+    "cumsum": _moved("cumsum", "copy", 1, 1),
+    "sort": lambda row: (
+        0, _op("sort", {"fn": "sort"}, [_x(row)], [_x(row), _arg(_shape(row), 8)], 0)
+    ),
+    "index_select": _moved("index_select", "gather", 1, 1),
+    "sum_space": lambda row: _summed_space(row),
+    "nearest": _resized("upsample_nearest2d", 0),
+    "nearest_backward": _resized("upsample_nearest2d", 1),
+    "bilinear": _resized("upsample_bilinear2d", 0),
+    "bilinear_backward": _resized("upsample_bilinear2d", 1),
+    "batch_norm_infer": lambda row: _scaled_and_shifted(row),
+    "max_pool_2x2": _pool("max", 2, 2, 0, 0),
+    "max_pool_2x2_backward": _pool("max", 2, 2, 0, 1),
+    "avg_pool_2x2": _pool("avg", 2, 2, 0, 0),
+    "avg_pool_2x2_backward": _pool("avg", 2, 2, 0, 1),
     "broadcast_add": _moved("convolution.bias", "pointwise", 1, 1),
     "where": _moved("where", "pointwise", 2.25, 1),
     "fill": _moved("zeros", "fill", 0, 1),
@@ -258,6 +307,8 @@ _FAMILIES: dict[str, Callable[[Row], Any]] = {
 
 def kernel_of(row: Row) -> tuple[int, Kernel] | None:
     """Return a row's phase (0 forward, 1 data, 2 weight) and kernel; None if we have no use."""
+    if row["family"] == "attention" and row["kv"] != row["heads"] and _EACH[row["dtype"]] == 4:
+        return None  # runs as separate products, not as one kernel
     make = _FAMILIES.get(str(row["family"])) or VECTOR.get(str(row.get("op")))
     if make is None:
         return None

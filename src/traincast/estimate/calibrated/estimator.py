@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -154,14 +154,10 @@ class Calibrated:
         seconds, host, moved = update_seconds(program, device, self.efficiency(device), optimizer)
         count = sum(t.trainable for t in program.graph.parameters)
         dtype = "bf16" if DTYPE_BYTES[program.precision.parameters] == 2 else "fp32"
-        key = f"update.{optimizer.name}|{dtype}|"
-        source = next((p for p in self._profiles if key in p.models), None)
+        key = f"{optimizer.name}|{dtype}"
+        source = next((p for p in self._profiles if key in p.updates), None)
         if source is not None:
-            model = replace(source.models[key], compute=0.0)
-            priced, _ = self._priced(
-                model, source, np.zeros(1), np.array([moved]), dtype, device, np.zeros(1)
-            )
-            seconds = float(priced[0]) + source.models[key].compute * count
+            seconds = source.updates[key].seconds(count, moved, device.memory_bandwidth)
         seconds *= self.factor(source, "vector")
         hosted = self._hosted
         if hosted is not None and hosted.host is not None and optimizer.name in hosted.host.update:

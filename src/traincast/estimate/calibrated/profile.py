@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,6 +40,19 @@ class Host:
     """Real networks over single ops in a loop: Python around them, colder caches."""
 
 
+class Update(NamedTuple):
+    """What an optimizer update takes on the device: a launch, each tensor, each byte."""
+
+    floor_s: float
+    tensor_s: float
+    bandwidth: float
+    """Of memory bandwidth."""
+
+    def seconds(self, tensors: float, traffic: float, bandwidth: float) -> float:
+        """Return seconds for so many tensors and bytes on a device of a bandwidth (bytes/s)."""
+        return self.floor_s + self.tensor_s * tensors + traffic / (bandwidth * self.bandwidth)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Profile:
     """A device's kernel models and host costs."""
@@ -49,6 +62,8 @@ class Profile:
     models: Mapping[str, KernelModel]
     """By key, as `species.key` makes it."""
     host: Host | None
+    updates: Mapping[str, Update] = field(default_factory=dict)
+    """By optimizer and type: `momentum|fp32`."""
     factors: Mapping[str, float] = field(default_factory=dict)
     """What runs of whole steps say about groups of kernels: multiplies their seconds."""
     errors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -74,6 +89,7 @@ def profile_to_json(profile: Profile) -> str:
             "update": {k: [_short(v) for v in row] for k, row in host.update.items()},
             "scale": host.scale,
         },
+        "updates": {k: [_short(v) for v in u] for k, u in sorted(profile.updates.items())},
         "models": {key: _model_form(model) for key, model in sorted(profile.models.items())},
     }
     return json.dumps(body, indent=1) + "\n"
@@ -129,6 +145,7 @@ def profile_from_json(text: str, source: Path | str) -> Profile:
             device=str(body["device"]),
             models={key: _model(form) for key, form in body["models"].items()},
             host=None if host is None else _host(host),
+            updates={k: Update(*map(float, v)) for k, v in body.get("updates", {}).items()},
             factors={k: float(v) for k, v in body.get("factors", {}).items()},
             errors={k: (float(v[0]), float(v[1])) for k, v in body.get("errors", {}).items()},
             provenance=body.get("provenance", {}),

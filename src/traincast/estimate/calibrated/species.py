@@ -17,7 +17,9 @@ from traincast.graph.precision import Precision
 from traincast.hardware import Device
 
 PHASES = ("forward", "data", "weight")
-_IMAGES = ("batch_norm", "pool", "upsample", "interpolate", "group_norm")
+_IMAGES = ("batch_norm", "pool", "upsample", "group_norm", "convolution_backward.bias")
+_EITHER = ("mean", "cat", "convolution.bias", "copy_.narrow")
+"""Measured on images and on plain matrices: with a layout, and without."""
 _HALF = ("bf16", "fp16")
 _FULL = ("tf32", "fp32")
 ROWWISE = ("norm", "softmax", "reduction")
@@ -44,15 +46,16 @@ def species_of(name: str, family: str, phase: int, depth_of_group: float, groups
 
 def key_of(species: str, dtype: str, layout: str) -> str:
     """Return the key of a model; only kernels over images tell layouts apart."""
-    told = "conv." in species or any(part in species for part in _IMAGES)
+    told = "conv." in species or any(part in species for part in _IMAGES) or species in _EITHER
     return f"{species}|{dtype}|{layout if told else ''}"
 
 
 def keys_of(
-    kernels: Kernels, precision: Precision, layout: str, training: bool = True
+    kernels: Kernels, precision: Precision, layout: str = "", training: bool = True
 ) -> list[str]:
     """Return the key of every kernel; without training, batch norm only scales and shifts."""
     gi = group_depth(kernels)
+    lowered = bool(kernels.nhwc.any())
     found = []
     for i, name in enumerate(kernels.names):
         family = FAMILIES[kernels.family[i]]
@@ -64,7 +67,8 @@ def keys_of(
         species = species_of(name, family, phase, float(gi[i]), float(kernels.dims[i, 3]))
         if not training and species.endswith("batch_norm"):
             species += ".infer"
-        found.append(key_of(species, dtype, layout))
+        order = "nhwc" if kernels.nhwc[i] else "nchw"
+        found.append(key_of(species, dtype, order if lowered else layout))
     return found
 
 
@@ -128,7 +132,9 @@ def features_of(family: str, kernels: Kernels, index: Ints) -> Floats:
         gi = np.choose(phase, (dims[:, 2] / area, dims[:, 1], dims[:, 1] / area))
         columns = [rows, gi, go, dims[:, 3], window[:, 0], window[:, 1], kernels.stride[index]]
         logs = [np.log2(np.maximum(c, 1e-3)) for c in columns]
-        return np.column_stack([*logs, _aligned(gi), _aligned(go)])
+        space = kernels.space[index]
+        logs.append(np.log2(np.maximum(space, 1.0)))
+        return np.column_stack([*logs, _aligned(gi), _aligned(go), _aligned(space)])
     if family == "gemm":
         return np.column_stack(
             [np.log2(dims), _aligned(dims[:, 0]), _aligned(dims[:, 1]), _aligned(dims[:, 2])]
@@ -136,6 +142,10 @@ def features_of(family: str, kernels: Kernels, index: Ints) -> Floats:
     if family == "attention":
         return np.column_stack([np.log2(dims), 2.0 * (kernels.done[index] < 1.0)])
     traffic = np.maximum(kernels.read[index] + kernels.write[index], 1.0)
+    if family == "norm":
+        space = np.maximum(kernels.space[index], 1.0)
+        logs = np.log2(np.column_stack([dims[:, 0], dims[:, 1], space]))
+        return np.column_stack([logs, _aligned(space)])
     if family in ROWWISE:
         return np.log2(np.column_stack([dims[:, 0], dims[:, 1], dims[:, 2]]))
     if family == "pool":
@@ -153,10 +163,10 @@ def _aligned(length: Floats) -> Floats:
 
 
 SCALES: Mapping[str, Floats] = {
-    "conv": np.array([2.0, 1.5, 1.5, 1.5, 1.0, 1.0, 1.0, 3.0, 3.0]),
+    "conv": np.array([2.0, 1.5, 1.5, 1.5, 1.0, 1.0, 1.0, 3.0, 2.5, 2.5, 3.0]),
     "gemm": np.array([1.5, 1.5, 1.5, 2.0, 4.0, 4.0, 4.0]),
     "attention": np.array([1.5, 1.5, 1.0, 2.0, 2.0]),
-    "norm": np.array([2.0, 2.0, 3.0]),
+    "norm": np.array([2.0, 2.0, 3.0, 3.0]),
     "softmax": np.array([2.0, 2.0, 3.0]),
     "reduction": np.array([2.0, 2.0, 3.0]),
     "pool": np.array([2.0, 1.5]),

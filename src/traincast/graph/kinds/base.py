@@ -61,6 +61,8 @@ class Kernel(NamedTuple):
     convolution, whose windows lie on its output."""
     nhwc: bool = False
     """Whether it works on images that have their channels last."""
+    space: float = 0
+    """Positions of one sample's image: of a convolution's output, of a norm's or pool's input."""
 
 
 class Arg(NamedTuple):

@@ -123,10 +123,13 @@ def _conv(c: Case) -> Costs:
     step = c.shape_attr("stride")[0] if c.shape_attr("stride") else 1
     stride = 1 / step if transposed else step
 
+    space = rows_out / max(y.shape[0], 1)
+
     def conv(name: str, dims: tuple[float, float, float], read: float, write: float) -> Kernel:
         return Kernel(
-            name, "conv", flops, 0, read, write, (*dims, groups), 1, 1, fast, x.each, window, stride
-        )
+            name, "conv", flops, 0, read, write, (*dims, groups), 1, 1, fast, x.each, window,
+            stride, space=space,
+        )  # fmt: skip
 
     bias = c.ins[2] if len(c.ins) > 2 else None
     forward = [conv("convolution", (rows_out, go, gi * kernel), x.size + w.size, y.size)]

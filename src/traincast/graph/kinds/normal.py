@@ -34,7 +34,17 @@ def _norm(name: str, statistics: int) -> Callable[[Case], Costs]:
         dims = (groups, x.n / max(groups, 1), 0, 0)
 
         def kernel(called: str, ops: float, read: float, write: float) -> Kernel:
-            return Kernel(called, "norm", 0, ops * x.n, read, write, dims, each=x.each)
+            return Kernel(
+                called,
+                "norm",
+                0,
+                ops * x.n,
+                read,
+                write,
+                dims,
+                each=x.each,
+                space=prod(x.shape[2:]),
+            )
 
         forward = kernel(name, 8, 2 * x.size + total(affine), y.size)
         if not any(a.grad for a in c.ins):

@@ -85,6 +85,11 @@ def _rule(fn: str) -> Rule:
     return RULES.get(fn, Rule(1, "-", ()) if fn in NOT_DIFFERENTIABLE else Rule(4, "i", (fn,)))
 
 
+def keeps_nothing(fn: str) -> bool:
+    """Tell whether a function's gradient is computed from the result's gradient alone."""
+    return _rule(fn).saved == "-"
+
+
 def backward_of(fn: str, index: int) -> tuple[str, ...]:
     """Return the aten ops of the gradient with respect to input `index`."""
     if fn == "sub" and index == 1:

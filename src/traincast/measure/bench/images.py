@@ -17,7 +17,8 @@ _SINGLE = (
     "group_norm", "group_norm_backward", "max_pool",
     "max_pool_backward", "max_pool_2x2", "max_pool_2x2_backward", "avg_pool", "avg_pool_backward",
     "avg_pool_2x2", "avg_pool_2x2_backward", "mean_space", "mean_space_backward", "sum_space",
-    "layout", "scale", "scale_backward", "cat", "narrow", "permuted_layer_norm",
+    "layout", "scale", "scale_backward", "cat", "cat_4", "narrow", "permuted_layer_norm", "bias",
+    "bias", "add_narrow", "residual",
 )  # fmt: skip
 _CHANNELS_SEEN = (
     8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 120, 128, 144, 160, 192, 224, 240, 256, 288,
@@ -38,7 +39,7 @@ def image_groups(draw: random.Random) -> Iterator[Group]:
             )
             if kind == "batch":
                 size = draw.choice((1, 7, 8, 12, 14, 17, 28, 35, 56, 75, 112, 149))
-            ops, held = some(draw, _SINGLE, 5), 5.0
+            ops, held = tuple(dict.fromkeys(some(draw, _SINGLE, 5))), 8.0
             layouts: tuple[str, ...] = ("nchw", "nhwc")
             if kind == "batch":
                 ops = _BATCH_NORMS
@@ -53,7 +54,9 @@ def image_groups(draw: random.Random) -> Iterator[Group]:
             dtype = memory_dtype(draw)
             for layout in layouts:
                 keys = {"n": n, "c": c, "size": size, "layout": layout, "dtype": dtype}
-                yield Group("image", keys, "op", ops, held * n * c * size * size)
+                # PyTorch's group norm takes contiguous images alone.
+                mine = tuple(op for op in ops if layout == "nchw" or "group_norm" not in op)
+                yield Group("image", keys, "op", mine, held * n * c * size * size)
 
 
 def image(group: Group) -> dict[str, Call]:
@@ -69,6 +72,8 @@ def image(group: Group) -> dict[str, Call]:
     y, weight = tensor(tuple(x.shape), c["dtype"], nhwc), tensor((c["n"], c["c"], 1, 1), c["dtype"])
     same = torch.channels_last if nhwc else torch.contiguous_format
     other = torch.contiguous_format if nhwc else torch.channels_last
+    channel = weight[:1].contiguous()
+    wide = tensor((c["n"], 2 * c["c"], c["size"], c["size"]), c["dtype"], nhwc)
     small = weight / c["size"] ** 2
     calls.update({
         "mean_space": lambda: x.mean((2, 3)),
@@ -78,6 +83,10 @@ def image(group: Group) -> dict[str, Call]:
         "scale": lambda: x * weight,
         "scale_backward": lambda: (x * y).sum((2, 3), keepdim=True),
         "cat": lambda: torch.cat([x, y], 1),
+        "cat_4": lambda: torch.cat([x, y, x, y], 1),
+        "bias": lambda: x.add_(channel),
+        "add_narrow": lambda: x + wide.narrow(1, 0, c["c"]),
+        "residual": lambda: x + y,
         "narrow": lambda: x.narrow(1, 0, c["c"] // 2).contiguous(memory_format=same),
     })  # fmt: skip
     return calls

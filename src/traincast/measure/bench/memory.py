@@ -17,7 +17,7 @@ _STREAMS = (
     "narrow", "sum_rows", "sum_all", "mean_last", "dropout", "threshold_backward",
     "gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward", "hardswish_backward",
     "hardtanh_backward", "leaky_relu_backward", "dropout_backward", "broadcast_add", "where",
-    "fill",
+    "fill", "mul_row", "mul_mixed", "add_mixed", "add_strided", "mul_strided", "cat_4",
 )  # fmt: skip
 _NORMS = ("layer_norm", "layer_norm_backward", "rms_norm", "softmax", "softmax_backward")
 _LOSSES = (
@@ -56,8 +56,10 @@ def stream(group: Group) -> dict[str, Call]:
             "heads_back": lambda: joined.transpose(1, 2).contiguous(),
         }
     row, half = y[0].clone(), c["columns"] // 2
-    mask = y > 0 if {"where", "dropout_backward"} & set(group.values) else y
     other = torch.bfloat16 if TYPES[c["dtype"]] == torch.float32 else torch.float32
+    wide = torch.cat([y, y], 1) if {"add_strided", "mul_strided"} & set(group.values) else y
+    third = y.to(other) if {"mul_mixed", "add_mixed"} & set(group.values) else y
+    mask = y > 0 if {"where", "dropout_backward"} & set(group.values) else y
     return {
         "add": lambda: x + y,
         "mul": lambda: x * y,
@@ -95,6 +97,12 @@ def stream(group: Group) -> dict[str, Call]:
         "broadcast_add": lambda: x + row,
         "where": lambda: torch.where(mask, x, y),
         "fill": x.zero_,
+        "mul_row": lambda: x * row,
+        "mul_mixed": lambda: x * third,
+        "add_mixed": lambda: x + third,
+        "add_strided": lambda: x + wide.narrow(1, 0, c["columns"]),
+        "mul_strided": lambda: x * wide.narrow(1, 0, c["columns"]),
+        "cat_4": lambda: torch.cat([x, y, x, y], 1),
     }
 
 

@@ -77,11 +77,18 @@ def conv_groups(draw: random.Random) -> Iterator[Group]:
                                         key=lambda pair: pair[0])]  # fmt: skip
         for count, shape in enumerate(ordered):
             yield from _conv_layouts(draw, shape, _FORMS)
+            if count % 3 == 0:
+                yield from _conv_layouts(draw, draw.choice(_grouped()), _FORMS)
             if count % 20 == 0:
                 yield from _conv_layouts(draw, _any_conv(draw), _FORMS)
             if count % 50 == 0:
                 turned = tuple(f"t_{form}" for form in _FORMS)
                 yield from _conv_layouts(draw, draw.choice(transposed_shapes()), turned)
+
+
+def _grouped() -> list[Case]:
+    """Return the convolutions whose groups have several channels: few, and least alike."""
+    return [s for s in conv_shapes() if 1 < s["groups"] < s["cin"]]
 
 
 def _any_conv(draw: random.Random) -> Case:
