@@ -101,6 +101,13 @@ def recorded(step: Step) -> tuple[Counter[str], Counter[str]]:
     return count, time
 
 
+def form_of(kernel: str) -> str:
+    """Return how an elementwise kernel finds its operands, by the name of the kernel."""
+    if "unrolled_elementwise" in kernel:
+        return "mixed"
+    return "strided" if "::elementwise_kernel<128" in kernel else ""
+
+
 def program_for(step: Step, graph: Graph) -> Program:
     """Return our program of a step, with what it launches."""
     return program_of(graph, PRECISIONS[step["precision"]], step["layout"] or "nchw")

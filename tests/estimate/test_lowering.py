@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from traincast.estimate.program import kernels_of
 from traincast.ingest import resolve, zoo_graph, zoo_names
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +56,31 @@ def check(step: dict[str, Any], graph: Any) -> None:
 @pytest.mark.parametrize("step", ZOO, ids=recorded.title)
 def test_every_op_that_launches_in_a_recorded_step_is_in_the_program(step: dict[str, Any]) -> None:
     check(step, zoo_graph(str(step["model"]).removeprefix("torchvision:")))
+
+
+ELEMENTWISE = ("add", "threshold_backward", "hardtanh_backward", "silu_backward", "gelu_backward")
+
+
+@pytest.mark.parametrize("step", ZOO, ids=recorded.title)
+def test_elementwise_kernels_have_the_recorded_form(step: dict[str, Any]) -> None:
+    """PyTorch has a kernel for operands alike, one for several types, one for several orders."""
+    real = Counter(
+        (short, recorded.form_of(kernels[0][0]))
+        for name, _, kernels in step["ops"]
+        if (short := name.removeprefix("aten::").removesuffix("_")) in ELEMENTWISE
+    )
+    graph = zoo_graph(str(step["model"]).removeprefix("torchvision:"))
+    program = recorded.program_for(step, graph)
+    kernels = kernels_of(program, int(step["batch"]), 0)
+    times = np.bincount(program.op_class)[kernels.op_class]
+    ours: Counter[tuple[str, str]] = Counter()
+    for i, many in enumerate(times):
+        name, _, form = kernels.names[i].partition(".")
+        if (name, form) == ("convolution", "bias"):
+            name, form = "add", "strided"
+        if name in ELEMENTWISE:
+            ours[name, form] += int(many)
+    assert ours == real
 
 
 @pytest.mark.slow

@@ -250,12 +250,8 @@ class _Follower:
             self.after[i].append(0)
         return [contiguous(x.shape) for x in ins]
 
-    _layer_norm_grad = _rms_norm_grad = _group_norm_grad = _softmax_grad = _contiguous_grad
-
-    def _embedding_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
-        if not outs[0].contiguous:
-            self.after[i].append(~0)
-        return [contiguous(x.shape) for x in ins]
+    _layer_norm_grad = _rms_norm_grad = _group_norm_grad = _contiguous_grad
+    _softmax_grad = _embedding_grad = _contiguous_grad
 
     def _view_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
         fn, x, grad = op.attrs["fn"], ins[0], outs[0]
@@ -282,13 +278,21 @@ class _Follower:
         fn, grad = str(op.attrs["fn"]), outs[0]
         kept = self.laid[op.outputs[0]]
         found, forms = [], []
+        wide = self.types[op.outputs[0]]
         for index, x in enumerate(ins):
             runs = bool(pointwise.backward_of(fn, index))
-            other = ins[1 - index] if len(ins) == 2 else kept
-            # Of these gradients only a relu's names what was saved before the gradient.
-            operands = (kept, grad) if fn == "relu" else (grad, other)
+            operands, mixed = (grad, kept), False
+            if pointwise.keeps_nothing(fn):
+                operands = (grad, grad)
+            elif len(ins) == 2:
+                operands = (grad, ins[1 - index])
+                mixed = self.types[op.inputs[1 - index]] in FLOATS - {wide}
+            elif fn == "relu":
+                # Of these gradients only a relu's names what was saved before the gradient.
+                operands = (kept, grad)
             made = elementwise(grad.shape, operands) if runs else grad
-            forms.append("strided" if runs and not alike(made, *operands) else "")
+            form = "strided" if not alike(made, *operands) else "mixed" if mixed else ""
+            forms.append(form if runs else "")
             found.append(made if x.shape == grad.shape else contiguous(x.shape))
         if any(forms):
             first = self.attrs[i].get("forms", ("",))
