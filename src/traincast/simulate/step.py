@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traincast.estimate.fusion import compiled_layout, fused, launch_seconds
 from traincast.estimate.host import host_seconds, update_seconds
 from traincast.estimate.optimizer import Optimizer
 from traincast.estimate.program import FAMILIES, Floats, Kernels, Program, kernels_of
@@ -43,7 +44,7 @@ class Plan:
     layout: str = "nchw"
     """Memory order of images: nchw or nhwc."""
     eager: bool = True
-    """Whether the host issues each op; False when a compiler or graph replays them."""
+    """Whether the host issues each op; False when a compiler has fused them into kernels."""
 
     @property
     def training(self) -> bool:
@@ -134,6 +135,10 @@ class Step:
 
 def simulate_step(program: Program, device: Device, estimator: Estimator, plan: Plan) -> Step:
     """Return the times of a step."""
+    layout = plan.layout
+    if not plan.eager and isinstance(estimator, KernelEstimator):
+        layout = compiled_layout(program, layout)
+        program = fused(program, plan.training)
     kernels = kernels_of(program, plan.batch, plan.seq)
     efficiency = estimator.efficiency(device)
     classes = len(program.classes)
@@ -149,8 +154,10 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
         update, host, moved = estimator.update(program, device, plan.optimizer)
     elif plan.optimizer is not None:
         update, host, moved = update_seconds(program, device, efficiency, plan.optimizer)
-    if isinstance(estimator, StepEstimator):
-        op_host = estimator.host(program, kernels, device, plan.training) * plan.eager
+    if not plan.eager:
+        op_host = launch_seconds(program, kernels, efficiency)
+    elif isinstance(estimator, StepEstimator):
+        op_host = estimator.host(program, kernels, device, plan.training)
     else:
         op_host = host_seconds(program, kernels, efficiency) * _host_share(plan)
     op_bytes = per_op(traffic)
@@ -159,9 +166,7 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
         times = estimator.times(program, device, plan.batch, plan.seq)
     else:
         assert isinstance(estimator, KernelEstimator)
-        priced = estimator.price(
-            kernels, device, program.precision, plan.layout, plan.training
-        )
+        priced = estimator.price(kernels, device, program.precision, layout, plan.training)
         ran = np.where(kernels.phase == 0, 2.0 if plan.recompute else 1.0, 1.0 * plan.training)
         bound: Floats = np.bincount(
             kernels.op_class * 3 + priced.bound, priced.seconds * ran, 3 * classes
@@ -178,7 +183,7 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
         op_bytes=op_bytes,
         op_bound=times.bound,
         update_s=times.update_s if plan.training else 0.0,
-        update_host_s=host if plan.eager else 0.0,
+        update_host_s=host,
         update_bytes=moved,
         unpriced=_unpriced(program, kernels, traffic, total),
         notes=times.notes,
@@ -187,8 +192,6 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
 
 def _host_share(plan: Plan) -> float:
     """Return the part of the host's work that is left: without autograd, about six tenths."""
-    if not plan.eager:
-        return 0.0
     return 1.0 if plan.training else 0.6
 
 
