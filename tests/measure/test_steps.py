@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 from traincast.errors import IngestError, InvalidValueError, TraincastError, UnknownNameError
 from traincast.ingest.pytorch.sources import declare_torchvision_ops
 from traincast.ingest.zoo import ENTRIES
-from traincast.measure.breakdown import undisturbed
+from traincast.measure.breakdown import Breakdown, Part, undisturbed
 from traincast.measure.clock import Clock
 from traincast.measure.feed import Loss
 from traincast.measure.layers import ITSELF, by_layer
@@ -261,6 +261,36 @@ def test_layers_inside_layers_and_in_place_ops(models: Path) -> None:
     assert found.to_dict()["parts"][0]["share"] == pytest.approx(
         found.parts[0].seconds / found.step_s
     )
+
+
+def test_similar_layers_together() -> None:
+    names = ("h.0.mlp.fc", "h.11.mlp.fc", "h.0.mlp", "fc2", "block.3")
+    parts = tuple(Part(name=n, calls=2, seconds=1, forward_s=0.25, backward_s=0.75) for n in names)
+    found = Breakdown(depth="layer", parts=parts, overhead_s=0, step_s=5).similar()
+    assert [(p.name, p.count, p.seconds) for p in found.parts] == [
+        ("h.*.mlp.fc", 2, 2), ("h.0.mlp", 1, 1), ("fc2", 1, 1), ("block.3", 1, 1),
+    ]  # fmt: skip
+    assert (found.parts[0].forward_s, found.parts[0].backward_s) == (0.5, 1.5)
+
+
+def test_a_forward_pass_alone_computes_no_loss(tmp_path: Path) -> None:
+    """A Transformers model that is given labels returns a loss; without them it has none."""
+    declare_torchvision_ops()
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 40, '
+        '"n_positions": 128, "n_embd": 8, "n_layer": 1, "n_head": 2}'
+    )
+    trainer = trainer_of("hf:config.json", root=tmp_path, batch=2, seq=16)
+    _, kwargs = trainer.feed
+    assert kwargs["input_ids"].max() < 40
+    assert len(kwargs["labels"].unique()) > 5
+    seen = []
+    trainer.module.register_forward_hook(lambda _m, _i, out: seen.append(out.loss is None))
+    trainer.step(lambda: None)
+    trainer.infer()
+    assert seen == [False, True]
+    assert not trainer.loss.assumed
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own

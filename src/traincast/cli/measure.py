@@ -43,6 +43,7 @@ def measure(
     warmup: Annotated[str, option("N", group=_LONG)] = "5",
     repeats: Annotated[str | None, option("N", group=_LONG)] = None,
     seconds: Annotated[str | None, option("S", group=_LONG)] = None,
+    by: Annotated[Literal["layer", "similar"], Parameter(group=_SHOW)] = "similar",
     top: Annotated[str, option("N", group=_SHOW)] = "12",
     csv: Annotated[Path | None, option("FILE", group=_SHOW)] = None,
     no_store: Annotated[bool, flag(group=_SHOW)] = False,
@@ -85,6 +86,8 @@ def measure(
         Timed steps; by default 8 to 40 in 1.5 seconds.
     seconds
         Time steps for so long instead, at least 3.
+    by
+        What the table of layers lists: single layers, or similar ones together.
     top
         How many layers or operators to list: a number, or `all`.
     csv
@@ -133,7 +136,7 @@ def measure(
     if json:
         show(measured_dict(found, name or found.device, predicted))
     elif not found.error:
-        show(measured_panel(found, predicted, shown))
+        show(measured_panel(found, predicted, shown, by == "similar"))
     if found.error:
         raise PredictionError(did_not_fit(found, predicted))
 

@@ -7,9 +7,12 @@ often it was looked at. The rest is scaled to add up exactly.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+_NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,8 @@ class Part:
     forward_s: float | None = None
     """Of the forward pass; None where phases are not told apart."""
     backward_s: float | None = None
+    count: int = 1
+    """How many similar layers it stands for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,15 @@ class Breakdown:
     def overhead(self) -> float:
         """The overhead as a fraction of the undisturbed step."""
         return self.overhead_s / self.step_s
+
+    def similar(self) -> Breakdown:
+        """Return it with layers put together whose paths differ in numbers only."""
+        groups: dict[str, list[Part]] = {}
+        for part in self.parts:
+            groups.setdefault(_NUMBER.sub(".*", part.name), []).append(part)
+        merged = [_sum(name, parts) for name, parts in groups.items()]
+        merged.sort(key=lambda part: -part.seconds)
+        return replace(self, parts=tuple(merged))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, times in milliseconds."""
@@ -63,6 +77,19 @@ class Breakdown:
                 for p in self.parts
             ],
         }
+
+
+def _sum(name: str, parts: Sequence[Part]) -> Part:
+    if len(parts) == 1:
+        return parts[0]
+    return Part(
+        name=name,
+        calls=sum(p.calls for p in parts),
+        seconds=sum(p.seconds for p in parts),
+        forward_s=sum(p.forward_s or 0.0 for p in parts),
+        backward_s=sum(p.backward_s or 0.0 for p in parts),
+        count=len(parts),
+    )
 
 
 def undisturbed(seconds: Sequence[float], calls: Sequence[float], target: float) -> list[float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from typing import Any
 
 import torch
@@ -54,7 +55,8 @@ def _profiled(trainer: Trainer, clock: Clock, gpu: bool, steps: int) -> tuple[li
     """Return the profiler's averages of operators, and the seconds of a step under it."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would tell standard error of each start
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * gpu
-    with profile(activities=activities) as watch:
+    with warnings.catch_warnings(), profile(activities=activities) as watch:
+        warnings.simplefilter("ignore")  # that of cycles, of which there is one
         clock.wait()
         start = time.perf_counter()
         for _ in range(steps):

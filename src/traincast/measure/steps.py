@@ -78,7 +78,7 @@ class Measured:
     parameters: int | None = None
     timing: Timing | None = None
     infer_s: float | None = None
-    """A forward pass alone, in eval mode without gradients."""
+    """A forward pass alone, in eval mode without gradients; None for a compiled model."""
     peak_bytes: int | None = None
     """Peak of what PyTorch had allocated; None where that is not known."""
     breakdown: Breakdown | None = None
@@ -166,8 +166,10 @@ def _measure(workload: Workload, source: Source, effort: Effort, depth: str, say
         say("counting memory")
         peak = cpu_peak_bytes(trainer)
     breakdown = _look_into(trainer, clock, timing, depth, say)
-    say("forward pass alone")
-    infer_s = _infer(trainer, clock, notes)
+    infer_s = None
+    if not workload.compiled:  # it would be compiled once more
+        say("forward pass alone")
+        infer_s = _infer(trainer, clock, notes)
     device, version = _where(workload)
     return Measured(
         workload=workload, parameters=trainer.parameters, timing=timing, infer_s=infer_s,

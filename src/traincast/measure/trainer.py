@@ -56,9 +56,16 @@ class Trainer:
             return self.loss(self._run(*args, **kwargs))
 
     def infer(self) -> None:
-        """Forward pass alone; the caller sets eval mode and turns gradients off."""
+        """Forward pass alone; the caller sets eval mode and turns gradients off.
+
+        A Transformers model is not given its labels, so that it computes no loss; one with a
+        decoder makes the decoder's input of them.
+        """
+        args, kwargs = self.feed
+        config = getattr(self.module, "config", None)
+        if config is not None and not getattr(config, "is_encoder_decoder", False):
+            kwargs = {name: value for name, value in kwargs.items() if name != "labels"}
         with self._cast():
-            args, kwargs = self.feed
             self._run(*args, **kwargs)
 
     def step(self, mark: Callable[[], Any]) -> tuple[Any, Any, Any, Any]:

@@ -47,11 +47,17 @@ def _error(found: Measured, predicted: Prediction) -> float | None:
     return predicted.seconds / found.timing.step_s - 1 if found.timing else None
 
 
-def measured_panel(found: Measured, predicted: Prediction | None, top: int) -> RenderableType:
-    """Return what was found, the prediction beside it, and the longest `top` parts."""
+def measured_panel(
+    found: Measured, predicted: Prediction | None, top: int, similar: bool = True
+) -> RenderableType:
+    """Return what was found, the prediction beside it, and the longest `top` parts.
+
+    With `similar`, layers whose paths differ in numbers only are put together.
+    """
     parts: list[RenderableType] = [_facts(found, predicted)]
     if found.breakdown is not None and top:
-        parts.append(_breakdown(found.breakdown, top))
+        shown = found.breakdown.similar() if similar else found.breakdown
+        parts.append(_breakdown(shown, top))
     notes = [note[0].upper() + note[1:] + "." for note in found.notes]
     if found.breakdown is not None:
         notes.append(_cost(found.breakdown))
@@ -136,7 +142,8 @@ def _breakdown(breakdown: Breakdown, top: int) -> RenderableType:
         table.columns[0].no_wrap = False
         table.columns[0].overflow = "fold"
         for part in breakdown.parts[:top]:
-            cells = [part.name, f"{part.seconds / breakdown.step_s:.1%}", *_times(part, layers)]
+            name = part.name + (f" ×{part.count}" if part.count > 1 else "")
+            cells = [name, f"{part.seconds / breakdown.step_s:.1%}", *_times(part, layers)]
             add_row(table, list(zip(heads, cells, strict=True)))
         rest = breakdown.parts[top:]
         if rest:
