@@ -10,9 +10,9 @@ What happens to a published row:
 
 1. It becomes a row of our own benchmark (`published_rows.py`) and from that the kernel that a
    program would have, with its FLOPs and bytes.
-2. NeuSight timed one call between two events, so the host's dispatch (12 to 90 µs, alike for all
-   sizes of an op) counts; in a training step it hides behind the queue. The flat part that a fit
-   finds is taken off, and rows that it makes up most of are left out.
+2. NeuSight timed one call on an idle device between two events, so the host's time up to the
+   launch (10 to 60 µs, alike for all sizes of an op) counts; in a training step it hides behind
+   the queue. It is taken off, and rows of which it is over a third are left out.
 3. A device without rows of its own kind takes those of the same chip on another board, scaled by
    the datasheets: matrix kernels by peak, others by bandwidth.
 4. Of thousands of shapes a few hundred are kept, half of them spread as far apart as can be, half
@@ -23,18 +23,15 @@ What happens to a published row:
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from published_rows import FOLDER, Published, product, published
 
-from traincast.estimate.calibrated.estimator import Calibrated, group_of
-from traincast.estimate.calibrated.library import shipped
-from traincast.estimate.calibrated.models import KernelModel, fit_base
+from published_rows import FOLDER, Published, product, published
+from traincast.estimate.calibrated.models import KernelModel
 from traincast.estimate.calibrated.profile import (
     LARGEST,
     Profile,
@@ -43,7 +40,6 @@ from traincast.estimate.calibrated.profile import (
 )
 from traincast.estimate.calibrated.species import SCALES, STREAM_SCALES, features_of, work_of
 from traincast.estimate.program import Floats, Kernels, kernel_table
-from traincast.graph.precision import precision_named
 from traincast.hardware import Device, load_device
 from traincast.measure.calibration import Sample, fit_model, fit_models, samples_of
 from traincast.report.files import write_text
@@ -53,8 +49,15 @@ MATRIX = ("gemm", "conv", "attention")
 KEPT = {"gemm": 220, "conv": 220, "attention": 120, "norm": 80, "softmax": 80}
 KEPT_ELSE = 40
 """Shapes that a model keeps, by family; elementwise kernels have one feature only."""
-QUEUED = 2.5e-6
-"""What the shortest kernel takes when its launch was queued in time, seconds."""
+FLAT = {"linear": 1.65, "conv": 2.2, "ln": 1.5, "softmax": 1.1}
+"""NeuSight's shortest times over those of its batched products; other ops' are alike."""
+BEFORE_LAUNCH = {"NVIDIA": 0.55, "AMD": 0.95}
+"""Share of NeuSight's shortest times that longer kernels of the same op also show, in front: what
+a line through the times of elementwise ops has at size 0."""
+SHORTEST = {"gemm": 6e-6, "conv": 10e-6, "attention": 20e-6}
+SHORTEST_ELSE = 3e-6
+"""What a kernel that has next to nothing to do takes on a busy device, in seconds; a little over
+the H200's. Only where no short kernel was timed."""
 TRANSPOSED = {"fp32": 1.0, "bf16": 1.08, "fp16": 1.08}
 """A gradient's product over the forward one of the same sides, by the H200's own profile."""
 SIBLINGS = {
@@ -98,31 +101,22 @@ def gathered(rows: Iterable[Published], target: str) -> list[Case]:
             groups[p.source, p.device, case].append(p.row)
     unit = load_device(target)
     found = []
-    for (source, name, _), members in groups.items():
+    flat = {k[1]: _shortest(v) for k, v in groups.items() if k[0] == "neusight" and k[2] == "bmm"}
+    for (source, name, case), members in groups.items():
         measured_on = load_device(name)
-        for sample in _queued(_samples(members), measured_on, source):
+        samples = list(samples_of(members))
+        if source == "neusight":
+            shortest = min(_shortest(members), FLAT.get(case, 1.0) * flat.get(name, np.inf))
+            off = BEFORE_LAUNCH[measured_on.vendor] * shortest
+            samples = [s._replace(seconds=s.seconds - off) for s in samples if s.seconds > 3 * off]
+        for sample in samples:
             scale = _scale(sample, measured_on, unit)
             found.append(Case(source, name, sample._replace(seconds=sample.seconds * scale)))
     return found
 
 
-def _samples(rows: Sequence[dict[str, Any]]) -> list[Sample]:
-    """Return samples, products with those of the passes that they stand for."""
-    return list(samples_of(rows))
-
-
-def _queued(samples: list[Sample], device: Device, source: str) -> list[Sample]:
-    """Return samples without the host's dispatch, where the harness counts it."""
-    if source != "neusight":
-        return samples
-    some = [samples[i] for i in np.random.default_rng(0).permutation(len(samples))[:1500]]
-    table, seconds = _table(some), np.array([s.seconds for s in some])
-    flops, traffic = work_of(table, device)
-    matrix = some[0].kernel.family in MATRIX
-    peak = device.peak(some[0].key.split("|")[1]) if matrix else 1.0
-    floor = fit_base(flops, traffic, seconds, peak, device.memory_bandwidth)[2]
-    off = max(min(floor, min(s.seconds for s in samples)) - QUEUED, 0.0)
-    return [s._replace(seconds=s.seconds - off) for s in samples if s.seconds > 2.0 * off]
+def _shortest(rows: Sequence[dict[str, Any]]) -> float:
+    return min(float(row["seconds"]) for row in rows)
 
 
 def _scale(sample: Sample, one: Device, other: Device) -> float:
@@ -149,7 +143,9 @@ def completed(cases: list[Case]) -> list[Case]:
             if count[f"gemm.{form}|{dtype}|"] < 30:
                 row = product(form, dtype, rows, columns, depth)
                 row["seconds"] = seconds * TRANSPOSED[dtype]
-                made += [Case(f"{case.source} (forward)", case.device, s) for s in samples_of([row])]
+                made += [
+                    Case(f"{case.source} (forward)", case.device, s) for s in samples_of([row])
+                ]
     return cases + made
 
 
@@ -186,7 +182,33 @@ def _far(points: Floats, count: int) -> list[int]:
     return chosen
 
 
-def off(model: KernelModel, samples: Sequence[Sample], key: str, device: Device) -> tuple[Floats, Floats]:
+def anchored(samples: list[Sample]) -> list[Sample]:
+    """Return samples, with tiny kernels where none was timed that tells what a launch takes.
+
+    Without them a fit takes the overhead from kernels a hundred times as long.
+    """
+    family = samples[0].kernel.family
+    shortest = SHORTEST.get(family, SHORTEST_ELSE)
+    if min(s.seconds for s in samples) < 2.0 * shortest:
+        return samples
+    made = []
+    for sample in samples[:: min(10, max(len(samples) // 3, 1))]:
+        kernel, shrink = sample.kernel, 1e-3 * min(1.0, shortest / sample.seconds)
+        dims = list(kernel.dims)
+        if family == "gemm":
+            dims = [32.0, 32.0, 32.0, 1.0 if dims[3] <= 1 else 4.0]
+        else:
+            along = 2 if family == "conv" and sample.phase == 2 else 0
+            dims[along] = max(dims[along] * shrink, 1.0)
+        work = {name: getattr(kernel, name) * shrink for name in ("flops", "read", "write")}
+        small = kernel._replace(dims=tuple(dims), **work)
+        made.append(sample._replace(kernel=small, seconds=shortest))
+    return samples + made
+
+
+def off(
+    model: KernelModel, samples: Sequence[Sample], key: str, device: Device
+) -> tuple[Floats, Floats]:
     """Return |log(predicted / measured)| by the physical parameters alone, and corrected."""
     table, family = _table(samples), samples[0].kernel.family
     flops, traffic = work_of(table, device)
@@ -199,7 +221,9 @@ def off(model: KernelModel, samples: Sequence[Sample], key: str, device: Device)
     return np.abs(base - measured), np.abs(base + extra - measured)
 
 
-def judged(key: str, all_of: list[Sample], rest: list[Sample], model: KernelModel, device: Device) -> dict[str, Any]:
+def judged(
+    key: str, all_of: list[Sample], rest: list[Sample], model: KernelModel, device: Device
+) -> dict[str, Any]:
     """Return errors on rows that were left out; where all were kept, of a fit to three quarters."""
     if len(rest) < len(all_of) // 3:
         order = np.random.default_rng(1).permutation(len(all_of))
@@ -207,10 +231,15 @@ def judged(key: str, all_of: list[Sample], rest: list[Sample], model: KernelMode
         if cut < 12:
             return {"rows": len(all_of)}
         rest = [all_of[i] for i in order[cut:]]
-        model = fit_model([all_of[i] for i in order[:cut]], key, device)
+        model = fit_model(anchored([all_of[i] for i in order[:cut]]), key, device)
     base, best = off(model, rest, key, device)
     quantiles = [round(float(np.percentile(v, q)), 3) for v in (base, best) for q in (50, 90)]
-    return {"rows": len(all_of), "left_out": len(rest), "base": quantiles[:2], "model": quantiles[2:]}
+    return {
+        "rows": len(all_of),
+        "left_out": len(rest),
+        "base": quantiles[:2],
+        "model": quantiles[2:],
+    }
 
 
 def fitted(rows: list[Published], name: str) -> Profile:
@@ -221,7 +250,7 @@ def fitted(rows: list[Published], name: str) -> Profile:
     for case in cases:
         groups[case.sample.key].append(case.sample)
     split = {key: thinned(group) for key, group in groups.items()}
-    models = fit_models([s for kept, _ in split.values() for s in kept], device)
+    models = fit_models([s for kept, _ in split.values() for s in anchored(kept)], device)
     errors = {
         key: judged(key, groups[key], rest, models[key], device)
         for key, (_, rest) in sorted(split.items())
@@ -237,7 +266,6 @@ def fitted(rows: list[Published], name: str) -> Profile:
             "sources": _sources(cases),
             "kept": sum(len(kept) for kept, _ in split.values()),
             "left_out_errors": errors,
-            "over_h200": over_complete([s for kept, _ in split.values() for s in kept], device),
         },
     )
 
@@ -249,24 +277,6 @@ def _sources(cases: list[Case]) -> list[dict[str, Any]]:
         for (source, device), n in sorted(count.items())
         if source in SOURCES
     ]
-
-
-def over_complete(samples: list[Sample], device: Device) -> dict[str, float]:
-    """Return median measured over what the H200's profile says by datasheet, by group and type."""
-    complete = shipped("h200")
-    if complete is None:
-        return {}
-    transferred = Calibrated(complete, own=False)
-    found: dict[str, list[float]] = defaultdict(list)
-    names = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
-    for dtype, precision in names.items():
-        some = [s for s in samples if s.key.split("|")[1] == dtype]
-        if some:
-            priced = transferred.price(_table(some), device, precision_named(precision)).seconds
-            for sample, seconds in zip(some, priced, strict=True):
-                group = group_of(sample.key, sample.kernel.family)
-                found[f"{group} {dtype}"].append(sample.seconds / float(seconds))
-    return {k: round(float(np.median(v)), 3) for k, v in sorted(found.items()) if len(v) >= 20}
 
 
 def table(folder: Path, names: Sequence[str]) -> None:
@@ -300,8 +310,7 @@ def main() -> None:
         if len(text) > LARGEST:
             raise SystemExit(f"{name}: {len(text)} bytes are more than a profile may take")
         write_text(args.out / f"{name}.json", text)
-        print(f"{name}: {len(profile.models)} models, {len(text) / 1e3:.0f} kB; measured over the "
-              f"H200's by datasheet: {json.dumps(profile.provenance['over_h200'])}")  # fmt: skip
+        print(f"{name}: {len(profile.models)} models, {len(text) / 1e3:.0f} kB")
 
 
 if __name__ == "__main__":

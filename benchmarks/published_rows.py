@@ -162,7 +162,7 @@ def _simumax(folder: Path) -> Iterator[Published]:
 
     TN is forward, NN the data and NT the weight gradient; m × n is what a product writes. Left
     out: attention, whose counting of FLOPs is not stated; grouped products of experts; the B200,
-    where the same products take 1.4 times as long as in the newer table of aiconfigurator.
+    where the same products take 1.3 times as long as in the newer table of aiconfigurator.
     """
     forms = {"TN": "forward", "NN": "data", "NT": "weight"}
     for r in read(folder, "ops_simumax_gemm_attn_efficiency"):
