@@ -174,10 +174,15 @@ class Calibrated:
         return seconds * low, seconds * high
 
     def _correction(self, model: KernelModel, family: str, kernels: Kernels, index: Ints) -> Floats:
-        """Return the correction by shape of some kernels, in logarithms of seconds."""
-        if model.residual is None or "shapes" not in self.parts:
-            return np.zeros(len(index))
-        return model.residual.at(features_of(family, kernels, index))[0]
+        """Return the correction by shape of some kernels, in logarithms of seconds.
+
+        A model that stands in for kernels of another family knows them by other features.
+        """
+        if model.residual is not None and "shapes" in self.parts:
+            features = features_of(family, kernels, index)
+            if features.shape[1] == len(model.residual.scales):
+                return model.residual.at(features)[0]
+        return np.zeros(len(index))
 
     def _priced(
         self, model: KernelModel, source: Profile, flops: Floats, traffic: Floats, dtype: str,
