@@ -60,7 +60,7 @@ def measured_panel(
         parts.append(_breakdown(shown, top))
     notes = [note[0].upper() + note[1:] + "." for note in found.notes]
     if found.breakdown is not None:
-        notes.append(_cost(found.breakdown))
+        notes.append(_cost(found.breakdown, found.workload.unit == "cuda"))
     if found.workload.unit == "cpu" and found.peak_bytes is not None:
         notes.append("Memory is that of tensors; scratch inside operators is not counted.")
     if notes:
@@ -123,14 +123,16 @@ def _predicted(found: Measured, predicted: Prediction) -> Text:
     return text.append(f"{said}; {predicted.estimator}", style="dim")
 
 
-def _cost(breakdown: Breakdown) -> str:
-    each = breakdown.depth
+def _cost(breakdown: Breakdown, gpu: bool) -> str:
+    each, adds = breakdown.depth, "the parts add up to the step"
     if breakdown.overhead <= 0:
-        return f"Timing each {each} made no step longer; the parts add up to the step."
-    said = f"Timing each {each} made a step {breakdown.overhead:.0%} longer, which is taken off"
+        return f"Timing each {each} made no step longer; {adds}."
+    said = f"Timing each {each} made a step {breakdown.overhead:.0%} longer"
+    if gpu and each == "op":
+        return f"{said}, but no kernel; {adds} as it is without."
     if breakdown.overhead > _ROUGH:
-        return f"{said}: that is much, so take the shares as a rough guide."
-    return f"{said}; the parts add up to the step."
+        return f"{said}, which is taken off: that is much, so take the shares as a rough guide."
+    return f"{said}, which is taken off; {adds}."
 
 
 def _breakdown(breakdown: Breakdown, top: int) -> RenderableType:
