@@ -136,7 +136,7 @@ def test_a_users_device_file_over_a_base(cli, tmp_path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('base = "h200"\nmemory_bandwidth = "9.6 TB/s"\n')
     ours, theirs = (
-        cli("predict", "gpt2", "-d", d, "--compile", "--json").data for d in (file, "h200")
+        cli("predict", "gpt2", "-d", d, "-b", "64", "--json").data for d in (file, "h200")
     )
     assert ours["device"] == "mine"
     assert ours["optimizer_ms"] < theirs["optimizer_ms"]

@@ -111,11 +111,13 @@ def test_accumulation_repeats_both_passes_and_updates_once(
 def test_inference_is_the_forward_pass_alone(request: dict[str, Any]) -> None:
     training = run(request, inference=False, recompute=False)
     alone = run(request, inference=True)
-    assert alone.step.device_s == {
-        "forward": about(training.step.device_s["forward"]),
-        "backward": 0,
-        "optimizer": 0,
-    }
+    forward = training.step.device_s["forward"]
+    if not training.step.plan.eager:
+        # Compiled, nothing is written for a backward pass that never comes; a sum that is not
+        # written may be computed again by its next reader.
+        assert alone.step.device_s["forward"] <= forward * 1.05
+        forward = alone.step.device_s["forward"]
+    assert alone.step.device_s == {"forward": about(forward), "backward": 0, "optimizer": 0}
     assert alone.step.flops == (about(training.step.flops[0]), 0)
     assert all(row.backward_s == 0 for row in alone.by("op"))
 
