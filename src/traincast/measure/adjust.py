@@ -23,7 +23,7 @@ from traincast.errors import InvalidValueError, TraincastError
 from traincast.estimate.calibrated.estimator import Calibrated, groups_of
 from traincast.estimate.calibrated.library import COMPLETE, shipped
 from traincast.estimate.calibrated.profile import Profile
-from traincast.estimate.calibrated.species import keys_of
+from traincast.estimate.calibrated.species import group_depth, keys_of
 from traincast.estimate.program import FAMILIES, Floats
 from traincast.hardware import Device, load_device
 from traincast.ingest import resolve
@@ -278,8 +278,9 @@ def _parts(
     ran = np.where(kernels.phase == 0, 1.0 + (whole and plan.recompute), float(whole))
     seconds = priced.seconds * count * ran * plan.accumulate
     parts: dict[tuple[str, ...], float] = {}
+    depth = group_depth(kernels)
     for i, key in enumerate(keys_of(kernels, program.precision, plan.layout, plan.training)):
-        groups = groups_of(key, FAMILIES[kernels.family[i]])
+        groups = groups_of(key, FAMILIES[kernels.family[i]], float(depth[i]))
         parts[groups] = parts.get(groups, 0.0) + float(seconds[i])
     if whole:
         parts["vector",] = parts.get(("vector",), 0.0) + step.update_s

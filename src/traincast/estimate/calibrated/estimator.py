@@ -10,7 +10,13 @@ import numpy as np
 from traincast.estimate.calibrated.host import host_table
 from traincast.estimate.calibrated.models import KernelModel
 from traincast.estimate.calibrated.profile import Profile
-from traincast.estimate.calibrated.species import fallbacks, features_of, keys_of, work_of
+from traincast.estimate.calibrated.species import (
+    fallbacks,
+    features_of,
+    group_depth,
+    keys_of,
+    work_of,
+)
 from traincast.estimate.calibrated.transfer import carried
 from traincast.estimate.host import host_seconds, update_seconds
 from traincast.estimate.optimizer import Optimizer
@@ -21,13 +27,16 @@ from traincast.graph.precision import Precision
 from traincast.hardware import Device, load_device
 
 GROUPS = (
-    "matrix", "convolution", "grouped", "depthwise", "attention", "norm", "vector", "host",
+    "matrix", "convolution", "grouped", "depthwise", "attention", "norm", "copy", "vector", "host",
 )  # fmt: skip
 """Groups of kernels that a profile may have a factor for, and the host.
 
-A convolution's factor in one layout alone stands beside it, as `grouped.nhwc`, and multiplies it.
+What holds for convolutions in one layout alone, as `grouped.nhwc`, multiplies their factor; and
+again for groups of many channels, `grouped.nhwc.wide`, for which libraries have other kernels.
 """
 BY_LAYOUT = ("convolution", "grouped", "depthwise")
+WIDE = 32
+"""Channels from which a group is wide."""
 ALL_PARTS = frozenset({"waves", "shapes", "host"})
 _UNJUDGED = (0.7, 1.45)
 """5th and 95th percentile of measured over predicted where no run of the device was judged."""
@@ -41,10 +50,16 @@ def group_of(key: str, family: str) -> str:
     return {"gemm": "matrix", "rnn": "matrix"}.get(family, family if family in GROUPS else "vector")
 
 
-def groups_of(key: str, family: str) -> tuple[str, ...]:
-    """Return the groups whose factors multiply a kernel's seconds."""
+def groups_of(key: str, family: str, depth: float = 0.0) -> tuple[str, ...]:
+    """Return the groups whose factors multiply a kernel's seconds.
+
+    `depth` is the input channels of one group of a convolution.
+    """
     group, layout = group_of(key, family), key.rpartition("|")[2]
-    return (group, f"{group}.{layout}") if group in BY_LAYOUT else (group,)
+    if group not in BY_LAYOUT:
+        return (group,)
+    wide = (f"{group}.{layout}.wide",) if group == "grouped" and depth >= WIDE else ()
+    return (group, f"{group}.{layout}", *wide)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -132,6 +147,9 @@ class Calibrated:
                 self._correction(model, family, kernels, index),
             )  # fmt: skip
             seconds[index] *= self.factor(source, *groups_of(key, family))
+            if group_of(key, family) == "grouped":
+                wide = index[group_depth(kernels)[index] >= WIDE]
+                seconds[wide] *= self.factor(source, groups_of(key, family, WIDE)[-1])
         return Pricing(seconds, bound)
 
     def host(self, program: Program, kernels: Kernels, device: Device, training: bool) -> Floats:
