@@ -28,7 +28,8 @@ from traincast.measure.rows import Row, kernel_of
 _MATRIX = ("gemm", "conv", "attention")
 _LEAST = 6
 """Rows that a model of its own takes; fewer only count for their family's."""
-_MOST = 900
+_MOST = {"conv": 700, "gemm": 400}
+_MOST_OTHERS = 120
 """Shapes that a model keeps: enough for real networks, few enough for a small file."""
 
 
@@ -57,8 +58,15 @@ def profile_from_results(
         models=models,
         host=host_from(rows),
         updates=updates,
+        gap_s=launch_gap(rows),
         provenance=provenance,
     )
+
+
+def launch_gap(rows: Iterable[Row]) -> float:
+    """Return seconds that a launch takes longer from a stream than from a graph; 0 if unknown."""
+    found = {r["op"]: r["seconds"] for r in rows if r.get("family") == "launch" and "seconds" in r}
+    return max(0.0, float(found.get("device", 0.0)) - float(found.get("graph", np.inf)))
 
 
 _UPDATES = {"sgd": "sgd", "momentum": "momentum", "adamw_fused": "adamw", "adam_fused": "adam"}
@@ -134,6 +142,7 @@ def host_from(rows: Iterable[Row]) -> Host | None:
 def samples_of(rows: Iterable[Row]) -> Iterable[Sample]:
     """Yield measured kernels; backward attention is what both passes take beyond the forward."""
     known = list(rows)
+    types = {r.get("dtype") for r in known}
     forward = {_case(r): r["seconds"] for r in known if _is(r, "attention", "forward")}
     for row in known:
         if "seconds" not in row or row.get("family") == "host":
@@ -152,6 +161,9 @@ def samples_of(rows: Iterable[Row]) -> Iterable[Sample]:
         dtype = str(row["dtype"])
         if kernel.family not in _MATRIX and dtype == "tf32":
             dtype = "fp32"
+        if kernel.family != "norm" and dtype == "fp16":
+            # Two bytes are two bytes; only batch norm has kernels of its own for either type.
+            dtype = "bf16" if "bf16" in types else "fp16"
         yield Sample(key_of(species, dtype, str(row.get("layout", ""))), phase, kernel, seconds)
 
 
@@ -201,8 +213,9 @@ def fit_model(group: Sequence[Sample], key: str, device: Device) -> KernelModel:
         return KernelModel(
             compute=e_c, bandwidth=e_b, floor_s=floor, error=spread, spread=spread, rows=len(group)
         )
-    if len(off) > _MOST:
-        chosen = np.random.default_rng(0).permutation(len(off))[:_MOST]
+    most = _MOST.get(family, _MOST_OTHERS)
+    if len(off) > most:
+        chosen = np.random.default_rng(0).permutation(len(off))[:most]
         features, off = features[chosen], off[chosen]
     residual, error = fit_residual(features, off, SCALES.get(family, STREAM_SCALES))
     return KernelModel(

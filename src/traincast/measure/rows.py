@@ -213,6 +213,12 @@ def _resized(fn: str, phase: int) -> Callable[[Row], Any]:
     return make
 
 
+def _mixed(name: str, row: Row) -> tuple[int, Kernel]:
+    """Return a kernel of a 2-byte and a 4-byte operand, whose result has 4 bytes."""
+    n = _arg(_shape(row), 1).n
+    return 0, Kernel(name, "pointwise", 0, n, 6 * n, 4 * n, each=_EACH[row["dtype"]])
+
+
 def _fns(inputs: int, phase: int, *names: str, suffix: str = "") -> dict[str, Callable[[Row], Any]]:
     def maker(fn: str) -> Callable[[Row], Any]:
         return lambda row: _pointwise(fn, inputs, phase, row)
@@ -231,6 +237,17 @@ VECTOR: dict[str, Callable[[Row], Any]] = {
     "mul_scalar": lambda row: _pointwise("mul_scalar", 1, 0, row),
     "relu_": lambda row: _pointwise("relu", 1, 0, row, inplace=True),
     "add_inplace": _moved("add", "pointwise", 2, 1),
+    "residual": _moved("add", "pointwise", 2, 1),
+    "mul_row": _moved("mul.strided", "pointwise", 1, 1),
+    "scale": _moved("mul.strided", "pointwise", 1, 1),
+    "mul_strided": _moved("mul.strided", "pointwise", 2, 1),
+    "add_strided": _moved("add.strided", "pointwise", 2, 1),
+    "add_narrow": _moved("add.strided", "pointwise", 2, 1),
+    "mean_space_backward": _moved("div.strided", "pointwise", 0, 1),
+    "mul_mixed": lambda row: _mixed("mul.mixed", row),
+    "add_mixed": lambda row: _mixed("add.mixed", row),
+    "cat_4": _moved("cat", "copy", 4, 4),
+    "bias": _moved("convolution.bias", "pointwise", 1, 1),
     "dropout_backward": lambda row: (
         1, _op("dropout", {"p": 0.1}, [_x(row)], [_x(row)], 1)
     ),
@@ -239,25 +256,24 @@ VECTOR: dict[str, Callable[[Row], Any]] = {
     "heads_back": _moved("copy_.permute", "copy", 1, 1),
     "permute": _moved("copy_.permute", "copy", 1, 1),
     "permute_back": _moved("copy_.permute", "copy", 1, 1),
-    "transpose": _moved("copy_.transpose", "copy", 1, 1),
-    "layout": _moved("copy_.transpose", "copy", 1, 1),
+    "layout": _moved("copy_.permute", "copy", 1, 1),
     "roll": _moved("roll", "copy", 2, 2),
     "cumsum": _moved("cumsum", "copy", 1, 1),
     "sort": lambda row: (
         0, _op("sort", {"fn": "sort"}, [_x(row)], [_x(row), _arg(_shape(row), 8)], 0)
     ),
     "index_select": _moved("index_select", "gather", 1, 1),
-    "sum_space": lambda row: _summed_space(row),
+    "sum_space": _summed_space,
     "nearest": _resized("upsample_nearest2d", 0),
     "nearest_backward": _resized("upsample_nearest2d", 1),
     "bilinear": _resized("upsample_bilinear2d", 0),
     "bilinear_backward": _resized("upsample_bilinear2d", 1),
-    "batch_norm_infer": lambda row: _scaled_and_shifted(row),
+    "batch_norm_infer": _scaled_and_shifted,
     "max_pool_2x2": _pool("max", 2, 2, 0, 0),
     "max_pool_2x2_backward": _pool("max", 2, 2, 0, 1),
     "avg_pool_2x2": _pool("avg", 2, 2, 0, 0),
     "avg_pool_2x2_backward": _pool("avg", 2, 2, 0, 1),
-    "broadcast_add": _moved("convolution.bias", "pointwise", 1, 1),
+    "broadcast_add": _moved("add.strided", "pointwise", 1, 1),
     "where": _moved("where", "pointwise", 2.25, 1),
     "fill": _moved("zeros", "fill", 0, 1),
     "clone": _moved("clone", "copy", 1, 1),

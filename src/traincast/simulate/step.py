@@ -13,7 +13,7 @@ import numpy as np
 from traincast.estimate.fusion import compiled_layout, fused, launch_seconds
 from traincast.estimate.host import host_seconds, update_seconds
 from traincast.estimate.optimizer import Optimizer
-from traincast.estimate.program import FAMILIES, Floats, Kernels, Program, kernels_of
+from traincast.estimate.program import FAMILIES, Floats, Kernels, Program, kernels_of, program_of
 from traincast.estimate.roofline import (
     Estimator,
     KernelEstimator,
@@ -139,6 +139,8 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
     if not plan.eager and isinstance(estimator, KernelEstimator):
         layout = compiled_layout(program, layout)
         program = fused(program, plan.training)
+    elif getattr(estimator, "lowers", False) and device.tier.endswith("gpu"):
+        program = lowered(program, layout)
     kernels = kernels_of(program, plan.batch, plan.seq)
     efficiency = estimator.efficiency(device)
     classes = len(program.classes)
@@ -188,6 +190,12 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
         unpriced=_unpriced(program, kernels, traffic, total),
         notes=times.notes,
     )
+
+
+def lowered(program: Program, layout: str) -> Program:
+    """Return what eager PyTorch launches on a GPU; a program that was changed stays as it is."""
+    whole = program_of(program.graph, program.precision)
+    return program_of(program.graph, program.precision, layout) if program is whole else program
 
 
 def _host_share(plan: Plan) -> float:

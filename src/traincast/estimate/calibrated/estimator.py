@@ -37,7 +37,7 @@ again for groups of many channels, `grouped.nhwc.wide`, for which libraries have
 BY_LAYOUT = ("convolution", "grouped", "depthwise")
 WIDE = 32
 """Channels from which a group is wide."""
-ALL_PARTS = frozenset({"waves", "shapes", "host"})
+ALL_PARTS = frozenset({"waves", "shapes", "host", "lowering"})
 _UNJUDGED = (0.7, 1.45)
 """5th and 95th percentile of measured over predicted where no run of the device was judged."""
 _CONVOLUTIONS = {"conv": "convolution", "gconv": "grouped", "dwconv": "depthwise"}
@@ -77,6 +77,11 @@ class Calibrated:
     _found: dict[tuple[str, str], tuple[KernelModel, Profile]] = field(
         default_factory=dict, repr=False
     )
+
+    @property
+    def lowers(self) -> bool:
+        """Whether it prices the kernels that eager PyTorch launches on a GPU, copies included."""
+        return "lowering" in self.parts
 
     @property
     def basis(self) -> str:
@@ -128,7 +133,7 @@ class Calibrated:
         training: bool = True,
     ) -> Pricing:
         """Return seconds for every kernel on a device."""
-        flops, traffic = work_of(kernels, device)
+        flops, traffic = work_of(kernels, device if "waves" in self.parts else None)
         names = keys_of(kernels, precision, layout, training)
         if not training:
             once = [".infer|" in key for key in names]
@@ -150,7 +155,8 @@ class Calibrated:
             if group_of(key, family) == "grouped":
                 wide = index[group_depth(kernels)[index] >= WIDE]
                 seconds[wide] *= self.factor(source, groups_of(key, family, WIDE)[-1])
-        return Pricing(seconds, bound)
+        gap = next((p.gap_s for p in self._profiles if p.gap_s), 0.0)
+        return Pricing(seconds + gap * kernels.launches, bound)
 
     def host(self, program: Program, kernels: Kernels, device: Device, training: bool) -> Floats:
         """Return host seconds to issue each op forward and backward."""
@@ -199,7 +205,9 @@ class Calibrated:
         if model.residual is not None and "shapes" in self.parts:
             features = features_of(family, kernels, index)
             if features.shape[1] == len(model.residual.scales):
-                return model.residual.at(features)[0]
+                # A sum of many kernels goes by their mean: of what is spread by e in logarithms,
+                # the mean lies e²/2 above the middle.
+                return model.residual.at(features)[0] + 0.5 * min(model.error, 0.6) ** 2
         return np.zeros(len(index))
 
     def _priced(

@@ -1,13 +1,15 @@
 """A profile: what was measured on one device with one software stack, as kernel models.
 
-JSON, under 500 kB: the models' parameters as numbers, the shapes that correct them as packed
-16-bit fixed-point values (1/128 of a doubling), and where everything comes from.
+JSON, under 500 kB: the models' parameters as numbers, the shapes that correct them as 16-bit
+fixed-point values (1/128 of a doubling) by columns, compressed, and where everything comes from.
 """
 
 from __future__ import annotations
 
 import base64
+import binascii
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -68,6 +70,8 @@ class Profile:
     """What runs of whole steps say about groups of kernels: multiplies their seconds."""
     errors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """5th and 95th percentile of measured over predicted steps, by regime."""
+    gap_s: float = 0.0
+    """Seconds that each launch takes longer from a stream than in the graphs it was timed in."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Device, clocks, driver, software, date, rows used: for people and for checks."""
 
@@ -79,6 +83,7 @@ def profile_to_json(profile: Profile) -> str:
         "schema": SCHEMA,
         "device": profile.device,
         "provenance": dict(profile.provenance),
+        "gap_s": _short(profile.gap_s),
         "factors": dict(profile.factors),
         "errors": {k: list(v) for k, v in profile.errors.items()},
         "host": None
@@ -99,6 +104,17 @@ def _short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
+def _packed(raw: bytes) -> str:
+    return base64.b64encode(zlib.compress(raw, 9)).decode()
+
+
+def _unpacked(text: str) -> bytes:
+    try:
+        return zlib.decompress(base64.b64decode(text))
+    except (zlib.error, binascii.Error) as error:
+        raise ValueError(f"packed numbers do not unpack: {error}") from error
+
+
 def _model_form(model: KernelModel) -> dict[str, Any]:
     form: dict[str, Any] = {
         "compute": _short(model.compute),
@@ -110,14 +126,15 @@ def _model_form(model: KernelModel) -> dict[str, Any]:
     }
     r = model.residual
     if r is not None:
-        points = np.rint(r.points * r.scales * _FIXED).astype("<i2")
+        order = np.lexsort(r.points.T)
+        points = np.rint(r.points[order] * r.scales * _FIXED).astype("<i2")
         form["residual"] = {
             "mean": _short(r.mean),
             "amplitude": _short(r.amplitude),
             "noise": _short(r.noise),
             "scales": [_short(float(s)) for s in r.scales],
-            "points": base64.b64encode(points.tobytes()).decode(),
-            "weights": base64.b64encode(r.weights.astype("<f2").tobytes()).decode(),
+            "points": _packed(points.T.tobytes()),
+            "weights": _packed(r.weights[order].astype("<f4").tobytes()),
         }
     return form
 
@@ -146,6 +163,7 @@ def profile_from_json(text: str, source: Path | str) -> Profile:
             models={key: _model(form) for key, form in body["models"].items()},
             host=None if host is None else _host(host),
             updates={k: Update(*map(float, v)) for k, v in body.get("updates", {}).items()},
+            gap_s=float(body.get("gap_s", 0.0)),
             factors={k: float(v) for k, v in body.get("factors", {}).items()},
             errors={k: (float(v[0]), float(v[1])) for k, v in body.get("errors", {}).items()},
             provenance=body.get("provenance", {}),
@@ -170,14 +188,14 @@ def _model(form: Mapping[str, Any]) -> KernelModel:
     residual = None
     if r is not None:
         scales = np.array(r["scales"], dtype=np.float64)
-        packed = np.frombuffer(base64.b64decode(r["points"]), dtype="<i2")
-        weights = np.frombuffer(base64.b64decode(r["weights"]), dtype="<f2").astype(np.float64)
+        packed = np.frombuffer(_unpacked(r["points"]), dtype="<i2")
+        weights = np.frombuffer(_unpacked(r["weights"]), dtype="<f4").astype(np.float64)
         residual = Residual(
             mean=float(r["mean"]),
             amplitude=float(r["amplitude"]),
             noise=float(r["noise"]),
             scales=scales,
-            points=packed.reshape(len(weights), len(scales)) / _FIXED / scales,
+            points=packed.reshape(len(scales), len(weights)).T / _FIXED / scales,
             weights=weights,
         )
     return KernelModel(

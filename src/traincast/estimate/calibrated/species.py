@@ -84,11 +84,14 @@ def group_depth(kernels: Kernels) -> Floats:
     return depth
 
 
-def work_of(kernels: Kernels, device: Device) -> tuple[Floats, Floats]:
-    """Return FLOPs over their fill, and bytes, of every kernel."""
+def work_of(kernels: Kernels, device: Device | None) -> tuple[Floats, Floats]:
+    """Return FLOPs over their fill of the device (1 without one), and bytes, of every kernel."""
+    traffic = kernels.read + kernels.write
+    if device is None:
+        return kernels.flops * kernels.done, traffic
     gemm = np.isin(kernels.family, [FAMILIES.index(f) for f in ("gemm", "conv", "rnn")])
     flops = np.where(gemm, kernels.flops / fill(kernels.dims, device.units), kernels.flops)
-    return flops * kernels.done, kernels.read + kernels.write
+    return flops * kernels.done, traffic
 
 
 def fallbacks(key: str, family: str) -> Iterator[str]:
@@ -105,6 +108,8 @@ def fallbacks(key: str, family: str) -> Iterator[str]:
     head, _, phase = species.partition(".")
     if head in near and phase:
         names += [f"{near[head]}.{phase}", f"conv.{phase}"]
+    if phase in ("strided", "mixed"):
+        names += [f"mul.{phase}", f"add.{phase}", head]
     if family == "gemm":
         names += ["gemm.batched", "gemm.forward"]
     if family == "rnn":

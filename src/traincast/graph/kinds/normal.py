@@ -33,6 +33,8 @@ def _norm(name: str, statistics: int) -> Callable[[Case], Costs]:
         groups = _groups(c)
         dims = (groups, x.n / max(groups, 1), 0, 0)
 
+        space = 0 if "axes" in c.attrs else prod(x.shape[2:])
+
         def kernel(called: str, ops: float, read: float, write: float) -> Kernel:
             return Kernel(
                 called,
@@ -43,7 +45,7 @@ def _norm(name: str, statistics: int) -> Callable[[Case], Costs]:
                 write,
                 dims,
                 each=x.each,
-                space=prod(x.shape[2:]),
+                space=space,
             )
 
         forward = kernel(name, 8, 2 * x.size + total(affine), y.size)
