@@ -9,6 +9,8 @@ from traincast.graph.kinds import Costs, Kernel
 
 _LOOPED = ("embedding", "gather", "interpolate")
 """Kinds whose forward is part of a loop and whose backward is a library call."""
+PAD_BYTES = 16
+"""What the sides of a product should be a multiple of, for matrix units: pad_mm.py's alignment."""
 _BIASED = ("linear", "conv", "matmul")
 _PARTS = 256.0
 """Blocks that a column is split into, at most."""
@@ -96,10 +98,20 @@ class Call(OpClass):
         if self.kind not in _BIASED:
             return costs
         forward, data, weight = (
-            tuple(k for k in part if k.family in ("gemm", "conv"))
+            tuple(_aligned(k) for k in part if k.family in ("gemm", "conv"))
             for part in (costs.forward, costs.data, costs.weight)
         )
         return costs._replace(forward=forward, data=data, weight=weight)
+
+
+def _aligned(kernel: Kernel) -> Kernel:
+    """Return a product with sides that matrix units like, as Inductor pads them."""
+    if kernel.family != "gemm":
+        return kernel
+    side = PAD_BYTES // kernel.each
+    *sides, batch = kernel.dims
+    rows, columns, depth = (-(-length // side) * side for length in sides)
+    return kernel._replace(dims=(rows, columns, depth, batch))
 
 
 class Scatter(OpClass):

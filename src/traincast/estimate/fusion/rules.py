@@ -22,6 +22,7 @@ from traincast.estimate.fusion.nests import (
     probe,
     shaped,
 )
+from traincast.estimate.fusion.padding import padded
 from traincast.estimate.program import OpClass, Spec
 from traincast.graph import Op, Size
 from traincast.graph.kinds.pointwise import RULES as FUNCTIONS
@@ -53,6 +54,8 @@ def _call(low: Lowering, op: Op, cls: OpClass, ins: Keys, outs: Keys) -> None:
     """Run the library forward; what has a bias adds it in the next pointwise kernel."""
     made = tuple(low.value(s, n) for n, s in zip(op.outputs, cls.outs, strict=True))
     reads = _reads(low, ins)
+    if cls.kind == "linear":
+        reads = (reads[0], *(padded(low, cls, cls.ins[1], reads[1], 1) or reads[1:2]), *reads[2:])
     bias = cls.kind == "conv" and len(ins) > 2
     low.nest(CALL, reads[:2] if bias else reads, made, cls.outs[0], cls.outs[0], 0, call=cls)
     for key, value in zip(outs, made, strict=True):
@@ -73,7 +76,8 @@ def _call_back(low: Lowering, op: Op, cls: OpClass, ins: Keys, outs: Keys) -> No
         low.value(shaped(cls.ins[i], cls.ins[i].shape), f"{ins[i][0]}.grad") for i in takes
     )
     if made:
-        low.nest(CALL, given + saved, made, cls.outs[0], cls.outs[0], 0, call=cls)
+        wide = padded(low, cls, cls.outs[0], given[0], len(made)) or given
+        low.nest(CALL, wide + saved, made, cls.outs[0], cls.outs[0], 0, call=cls)
     for i, value in zip(takes, made, strict=True):
         low.give(ins[i], value)
     if biased and cls.ins[2].grad:
