@@ -23,8 +23,8 @@ import numpy as np
 
 from traincast.estimate.program import Floats
 
-_RESIDUE = 1.5
-"""Largest correction, in logarithms (a factor of 4.5 either way)."""
+_RESIDUE = 3.0
+"""Largest correction, in logarithms (a factor of 20 either way)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -34,12 +34,16 @@ class Host:
 
     ops: Mapping[str, tuple[float, float, float]] = field(hash=False)
     """For each op measured: without autograd, recording for autograd, and its backward."""
-    autocast: float = 0.0
-    """What autocast adds to an op that it lets pass or casts for, beside the casts themselves."""
+    python_s: float = 0.0
+    """Around each op of a real network's forward pass, in training: Python, colder caches."""
+    infer_s: float = 0.0
+    """The same without autograd."""
+    parameter_s: float = 0.0
+    """For each parameter in the backward pass: its gradient is put in place."""
     update: Mapping[str, tuple[float, float]] = field(hash=False, default_factory=dict)
     """For each optimizer: seconds a step, and seconds for each parameter tensor."""
     scale: float = 1.0
-    """Real networks over single ops in a loop: Python around them, colder caches."""
+    """Factor on all of it."""
 
 
 class Update(NamedTuple):
@@ -90,7 +94,9 @@ def profile_to_json(profile: Profile) -> str:
         if host is None
         else {
             "ops": {k: [_short(v) for v in row] for k, row in host.ops.items()},
-            "autocast": _short(host.autocast),
+            "python_s": _short(host.python_s),
+            "infer_s": _short(host.infer_s),
+            "parameter_s": _short(host.parameter_s),
             "update": {k: [_short(v) for v in row] for k, row in host.update.items()},
             "scale": host.scale,
         },
@@ -177,7 +183,9 @@ def profile_from_json(text: str, source: Path | str) -> Profile:
 def _host(form: Mapping[str, Any]) -> Host:
     return Host(
         ops={k: (float(v[0]), float(v[1]), float(v[2])) for k, v in form["ops"].items()},
-        autocast=float(form.get("autocast", 0.0)),
+        python_s=float(form.get("python_s", 0.0)),
+        infer_s=float(form.get("infer_s", 0.0)),
+        parameter_s=float(form.get("parameter_s", 0.0)),
         update={k: (float(v[0]), float(v[1])) for k, v in form.get("update", {}).items()},
         scale=float(form.get("scale", 1.0)),
     )
