@@ -44,6 +44,7 @@ from traincast.hardware import Device, load_device
 from traincast.measure.calibration import Sample, fit_model, fit_models, samples_of
 from traincast.report.files import write_text
 
+MAKER = "benchmarks/published_profiles.py"
 OUT = Path(__file__).resolve().parents[1] / "src/traincast/hardware/profiles"
 MATRIX = ("gemm", "conv", "attention")
 KEPT = {"gemm": 220, "conv": 220, "attention": 120, "norm": 80, "softmax": 80}
@@ -251,10 +252,11 @@ def fitted(rows: list[Published], name: str) -> Profile:
         groups[case.sample.key].append(case.sample)
     split = {key: thinned(group) for key, group in groups.items()}
     models = fit_models([s for kept, _ in split.values() for s in anchored(kept)], device)
+    timed = Counter(c.sample.key for c in cases if c.source in SOURCES)
     errors = {
         key: judged(key, groups[key], rest, models[key], device)
         for key, (_, rest) in sorted(split.items())
-        if key in models
+        if key in models and timed[key] > len(groups[key]) // 2
     }
     return Profile(
         device=name,
@@ -262,7 +264,7 @@ def fitted(rows: list[Published], name: str) -> Profile:
         host=None,
         provenance={
             "device": device.title,
-            "made_by": "benchmarks/published_profiles.py",
+            "made_by": MAKER,
             "sources": _sources(cases),
             "kept": sum(len(kept) for kept, _ in split.values()),
             "left_out_errors": errors,
@@ -280,16 +282,32 @@ def _sources(cases: list[Case]) -> list[dict[str, Any]]:
 
 
 def table(folder: Path, names: Sequence[str]) -> None:
-    """Print the errors of shipped profiles on rows that were left out."""
-    print("| device | kernels | rows | left out | base alone: median, 90th | model: median, 90th |")
-    print("|---|---|---:|---:|---:|---:|")
+    """Print the errors of shipped profiles on rows left out, by family: means over its kernels."""
+    print(
+        "| device | kernels | type | rows | left out | base: median, 90th | model: median, 90th |"
+    )
+    print("|---|---|---|---:|---:|---:|---:|")
     for name in names:
         profile = profile_from_json((folder / f"{name}.json").read_text(), name)
+        groups: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
         for key, e in profile.provenance["left_out_errors"].items():
+            species, dtype, _ = key.split("|")
             if "left_out" in e:
-                base, model = ("{:.0%}, {:.0%}".format(*np.expm1(e[k])) for k in ("base", "model"))
-                label = key.rstrip("|").replace("|", " ")
-                print(f"| {name} | {label} | {e['rows']} | {e['left_out']} | {base} | {model} |")
+                numbers = [e["rows"], e["left_out"], *e["base"], *e["model"]]
+                groups[_label(species), dtype].append(numbers)
+        for (label, dtype), members in sorted(groups.items()):
+            found = np.array(members)
+            rows, left = found[:, :2].sum(0)
+            means = (found[:, 2:] * found[:, 1:2]).sum(0) / left
+            b50, b90, m50, m90 = (f"{v:.1%}" if v < 0.1 else f"{v:.0%}" for v in np.expm1(means))
+            print(f"| {name} | {label} | {dtype} | {rows:,.0f} | {left:,.0f} | {b50}, {b90} "
+                  f"| {m50}, {m90} |")  # fmt: skip
+
+
+def _label(species: str) -> str:
+    parts = {"gemm": "products", "conv": "convolutions", "attention": "attention",
+             "norm": "norm, softmax", "softmax": "norm, softmax"}  # fmt: skip
+    return next((label for part, label in parts.items() if part in species), "elementwise")
 
 
 def main() -> None:
@@ -300,8 +318,8 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     if args.table:
-        names = args.device or [f.stem for f in sorted(args.out.glob("*.json"))]
-        table(args.out, [n for n in names if n not in ("h200", "rtx-3090")])
+        found = (f.stem for f in sorted(args.out.glob("*.json")) if MAKER in f.read_text())
+        table(args.out, args.device or list(found))
         return
     rows = list(published(args.data))
     for name in args.device or sorted({p.device for p in rows} | SIBLINGS.keys()):
