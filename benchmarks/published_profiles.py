@@ -38,7 +38,7 @@ from traincast.estimate.calibrated.profile import (
     profile_from_json,
     profile_to_json,
 )
-from traincast.estimate.calibrated.species import SCALES, STREAM_SCALES, features_of, work_of
+from traincast.estimate.calibrated.species import features_of, scales_of, work_of
 from traincast.estimate.program import Floats, Kernels, kernel_table
 from traincast.hardware import Device, load_device
 from traincast.measure.calibration import Sample, fit_model, fit_models, samples_of
@@ -163,7 +163,7 @@ def thinned(samples: list[Sample]) -> tuple[list[Sample], list[Sample]]:
         return samples, []
     pool = order[: 20 * most]
     scaled = features_of(family, _table([samples[i] for i in pool]), np.arange(len(pool)))
-    scaled = scaled / SCALES.get(family, STREAM_SCALES)
+    scaled = scaled / scales_of(family, family)
     chosen = _far(scaled, most // 2)
     chosen += [i for i in range(len(pool)) if i not in set(chosen)][: most - len(chosen)]
     kept = {int(pool[i]) for i in chosen}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import math
 import sys
 import tempfile
 import time
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from traincast.estimate.viebke import Parameters
+    from traincast.measure.adjust import Adjustment
     from traincast.measure.bench.results import Results
     from traincast.measure.bench.session import Told
 
@@ -219,7 +220,7 @@ def _adjust(
 ) -> None:
     """Adjust a profile to measured training steps."""
     from traincast.estimate.calibrated.library import profile_for, profiles_folder
-    from traincast.estimate.calibrated.profile import profile_to_json, read_profile
+    from traincast.estimate.calibrated.profile import Profile, profile_to_json, read_profile
     from traincast.hardware import load_device
     from traincast.report.files import check_writable, write_text
     from traincast.report.output import show
@@ -227,21 +228,59 @@ def _adjust(
     if profile is not None:
         start = read_profile(profile)
     elif name is not None:
-        own = profile_for(load_device(name))
-        if own is None:
-            raise InvalidValueError(f"{name} has no profile yet; run `traincast calibrate` first")
-        start = own
+        unit = load_device(name)
+        # A device that nobody measured starts from a similar one's kernels, carried over.
+        start = profile_for(unit) or Profile(device=unit.name, models={}, host=None)
     else:
-        raise InvalidValueError("--from-runs needs the profile to adjust: give --profile FILE")
+        raise InvalidValueError(
+            "--from-runs needs the profile to adjust: give --profile FILE, or --name DEVICE"
+        )
     path = output or profile or profiles_folder() / f"{start.device}.json"
     check_writable(path)
-    adjust = importlib.import_module("traincast.measure.adjust").adjust_to_runs
-    adjusted = adjust(start, runs)
-    write_text(path, profile_to_json(adjusted))
+    from traincast.measure.adjust import adjust_to_runs
+
+    with _counting("predicting runs") as progress:
+        found = adjust_to_runs(start, runs, device=name, progress=progress)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, profile_to_json(found.profile))
     if as_json:
-        show({"profile": str(path), "device": adjusted.device, "factors": dict(adjusted.factors)})
-    else:
-        show(f"Wrote {path}: {adjusted.device}, adjusted to {runs}.")
+        show({"profile": str(path), **found.to_dict()})
+        return
+    show(_adjusted_table(found))
+    show(f"\n{found.verdict}\nWrote {path}")
+
+
+def _adjusted_table(found: Adjustment) -> RenderableType:
+    from rich.console import Group as Lines
+    from rich.text import Text
+
+    from traincast.report.fitted import add_row, plain_table
+
+    heads = ("group", "factor", "95 % between")
+    table = plain_table(heads, frozenset(), left=("group",))
+    for group, (factor, error) in sorted(found.factors.items()):
+        wide = math.exp(1.96 * error)
+        cells = (group, f"{factor:.3f}", f"{factor / wide:.3f} and {factor * wide:.3f}")
+        add_row(table, list(zip(heads, cells, strict=True)))
+    lines = [
+        f"{kind}: MAPE {e.mape:.1%}, p90 {e.p90:.1%}, bias {e.bias:+.1%}, rank {e.rank:.3f}"
+        for kind, e in (("As it was", found.before), ("Networks left out", found.after))
+    ]
+    refused = [f"Not adjusted: {group}, {why}" for group, why in sorted(found.refused.items())]
+    head = f"{found.profile.device}: {found.rows} runs of {found.networks} networks"
+    return Lines(Text(head), *map(Text, lines), Text(""), table, *map(Text, refused))
+
+
+@contextlib.contextmanager
+def _counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show on a terminal how many of how many are done."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
 @contextlib.contextmanager

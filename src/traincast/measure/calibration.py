@@ -12,10 +12,9 @@ from traincast.errors import InvalidValueError
 from traincast.estimate.calibrated.models import KernelModel, fit_base, fit_residual
 from traincast.estimate.calibrated.profile import Host, Profile, Update
 from traincast.estimate.calibrated.species import (
-    SCALES,
-    STREAM_SCALES,
     features_of,
     key_of,
+    scales_of,
     species_of,
     work_of,
 )
@@ -229,7 +228,7 @@ def fit_model(group: Sequence[Sample], key: str, device: Device) -> KernelModel:
     if len(off) > most:
         chosen = np.random.default_rng(0).permutation(len(off))[:most]
         features, off = features[chosen], off[chosen]
-    residual, error = fit_residual(features, off, SCALES.get(family, STREAM_SCALES))
+    residual, error = fit_residual(features, off, scales_of(key, family))
     return KernelModel(
         compute=e_c, bandwidth=e_b, floor_s=floor, error=error, spread=spread, rows=len(group),
         residual=residual,

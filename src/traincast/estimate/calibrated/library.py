@@ -13,10 +13,13 @@ from importlib import resources
 from pathlib import Path
 
 from traincast.estimate.calibrated.profile import Profile, profile_from_json, read_profile
+from traincast.estimate.calibrated.transfer import cycles
 from traincast.hardware import Device, load_device
 
 COMPLETE = "h200"
 """The shipped profile that has every kind of kernel; what others lack is taken from it."""
+_TRAINED = frozenset({"fp16", "bf16", "tf32"})
+"""Types of matrix units that training runs on: which kernels libraries choose depends on them."""
 _KINDS = {"datacenter-gpu": "gpu", "consumer-gpu": "gpu", "cpu": "cpu", "manycore": "cpu"}
 
 
@@ -56,30 +59,41 @@ def shipped_names() -> tuple[str, ...]:
 
 
 def nearest(device: Device) -> Profile | None:
-    """Return the shipped profile of the most similar device; None if no kind of device fits.
+    """Return the shipped profile to carry over to a device; None if no kind of device fits.
 
-    Similar by datasheet: architecture, then bandwidth, vector rate and matrix rate, in doublings.
+    Of the most similar device that has kernels of its own. What it lacks comes from the complete
+    profile.
     """
     kind = _KINDS.get(device.tier)
-    if kind is None:
-        return None
     names = [n for n in shipped_names() if n != device.name]
-    known = [load_device(n) for n in names]
-    alike = [d for d in known if _KINDS.get(d.tier) == kind]
-    if not alike:
-        return None
-    best = min(alike, key=lambda d: distance(device, d))
-    return shipped(best.name)
+    alike = [d for d in map(load_device, names) if kind and _KINDS.get(d.tier) == kind]
+    for found in sorted(alike, key=lambda d: distance(device, d)):
+        profile = shipped(found.name)
+        if profile is not None and profile.models:
+            return profile
+    return None
 
 
 def distance(one: Device, other: Device) -> float:
-    """Return how far two devices are apart, in doublings of their datasheet figures."""
+    """Return how unlike two devices are in what a datasheet does not make up for.
 
-    def doublings(a: float, b: float) -> float:
-        return abs(math.log2(a / b))
+    Speed is no matter: times are carried over by it. What counts is whether the libraries run the
+    same kernels (maker, generation, the types that matrix units take) and whether a kernel finds
+    the same balance there: operations and bytes for each clock cycle of a multiprocessor, and
+    watts, without which a board does not hold its clock. In doublings; a maker counts as eight.
+    """
+    apart = 8.0 * (one.vendor != other.vendor) + 1.0 * (one.architecture != other.architecture)
+    apart += len({*one.matrix_flops} & _TRAINED ^ {*other.matrix_flops} & _TRAINED)
+    apart += 0.1 * abs(one.year - other.year)
+    return apart + sum(
+        abs(math.log2(a / b)) for a, b in zip(_balance(one), _balance(other), strict=True)
+    )
 
-    apart = doublings(one.memory_bandwidth, other.memory_bandwidth)
-    apart += doublings(one.vector_peak(), other.vector_peak())
-    apart += doublings(one.peak("fp16"), other.peak("fp16"))
-    apart += 0.5 * (one.vendor != other.vendor) + 0.5 * (one.architecture != other.architecture)
-    return apart + 0.2 * abs(one.year - other.year) / 2.0
+
+def _balance(device: Device) -> tuple[float, float, float]:
+    """Return FLOPs and bytes for each clock cycle of a multiprocessor, and watts for each GHz."""
+    return (
+        device.peak("fp16") / cycles(device),
+        device.memory_bandwidth / cycles(device),
+        (device.power_w or 250.0) / cycles(device) * 1e9,
+    )

@@ -139,7 +139,8 @@ def features_of(family: str, kernels: Kernels, index: Ints) -> Floats:
         logs = [np.log2(np.maximum(c, 1e-3)) for c in columns]
         space = kernels.space[index]
         logs.append(np.log2(np.maximum(space, 1.0)))
-        return np.column_stack([*logs, _aligned(gi), _aligned(go), _aligned(space)])
+        aligned = [_aligned(gi), _aligned(go), _aligned(space), _uneven(gi)]
+        return np.column_stack([*logs, *aligned])
     if family == "gemm":
         return np.column_stack(
             [np.log2(dims), _aligned(dims[:, 0]), _aligned(dims[:, 1]), _aligned(dims[:, 2])]
@@ -167,8 +168,22 @@ def _aligned(length: Floats) -> Floats:
     return result
 
 
+def _uneven(length: Floats) -> Floats:
+    """Return 1 for what is no power of two: grouped convolutions then pad every group."""
+    power = np.log2(np.maximum(length, 1.0))
+    result: Floats = (np.abs(power - np.rint(power)) > 1e-6).astype(np.float64)
+    return result
+
+
+def scales_of(key: str, family: str) -> Floats:
+    """Return the distances over which shapes of one kind are alike, before they are stretched."""
+    return SCALES.get(key.partition(".")[0], SCALES.get(family, STREAM_SCALES))
+
+
 SCALES: Mapping[str, Floats] = {
-    "conv": np.array([2.0, 1.5, 1.5, 1.5, 1.0, 1.0, 1.0, 3.0, 2.5, 2.5, 3.0]),
+    "conv": np.array([2.0, 1.5, 1.5, 1.5, 1.0, 1.0, 1.0, 3.0, 2.5, 2.5, 3.0, 4.0]),
+    "gconv": np.array([2.0, 1.5, 1.5, 2.0, 1.0, 1.0, 1.0, 3.0, 2.5, 2.5, 3.0, 0.5]),
+    "dwconv": np.array([2.0, 1.5, 1.5, 2.0, 1.0, 1.0, 1.0, 3.0, 2.5, 2.5, 3.0, 4.0]),
     "gemm": np.array([1.5, 1.5, 1.5, 2.0, 4.0, 4.0, 4.0]),
     "attention": np.array([1.5, 1.5, 1.0, 2.0, 2.0]),
     "norm": np.array([2.0, 2.0, 3.0, 3.0]),
