@@ -77,17 +77,16 @@ def nearest(device: Device) -> Profile | None:
 def distance(one: Device, other: Device) -> float:
     """Return how unlike two devices are in what a datasheet does not make up for.
 
-    Speed is no matter: times are carried over by it. What counts is whether the libraries run the
-    same kernels (maker, generation, the types that matrix units take) and whether a kernel finds
-    the same balance there: operations and bytes for each clock cycle of a multiprocessor, and
-    watts, without which a board does not hold its clock. In doublings; a maker counts as eight.
+    Speed is no matter: times are carried over by it. What counts is whether libraries run the same
+    kernels (maker, generation, the types that matrix units take) and whether a kernel finds the
+    same balance there: operations and bytes for each clock cycle of a multiprocessor, and watts,
+    without which a board does not hold its clock and falls short of its datasheet.
     """
     apart = 8.0 * (one.vendor != other.vendor) + 1.0 * (one.architecture != other.architecture)
     apart += len({*one.matrix_flops} & _TRAINED ^ {*other.matrix_flops} & _TRAINED)
     apart += 0.1 * abs(one.year - other.year)
-    return apart + sum(
-        abs(math.log2(a / b)) for a, b in zip(_balance(one), _balance(other), strict=True)
-    )
+    doublings = [abs(math.log2(a / b)) for a, b in zip(_balance(one), _balance(other), strict=True)]
+    return apart + doublings[0] + doublings[1] + 2.0 * doublings[2]
 
 
 def _balance(device: Device) -> tuple[float, float, float]:
