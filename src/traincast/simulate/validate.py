@@ -261,7 +261,9 @@ def _compare(
         elif name in _PHASES:
             predicted[name] = phases[_PHASES[name]] * 1e3
         elif name == "infer_ms":
-            judge = predict(prediction.graph, prediction.device, **options, inference=True)
+            # Measured in eval mode without gradients, where a compiled network runs eagerly.
+            eager = {**options, "compiled": False}
+            judge = predict(prediction.graph, prediction.device, **eager, inference=True)
             predicted[name] = judge.seconds * 1e3
         else:
             predicted[name] = prediction.memory.peak / 2**30

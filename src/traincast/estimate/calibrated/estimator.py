@@ -207,7 +207,7 @@ class Calibrated:
             if features.shape[1] == len(model.residual.scales):
                 # A sum of many kernels goes by their mean: of what is spread by e in logarithms,
                 # the mean lies e²/2 above the middle.
-                return model.residual.at(features)[0] + 0.5 * min(model.error, 0.6) ** 2
+                return model.residual.at(features)[0] + 0.5 * min(model.error, 0.2) ** 2
         return np.zeros(len(index))
 
     def _priced(
