@@ -91,7 +91,9 @@ class Adjustment:
             f"error on networks left out: {self.before.mape:.1%} before, {self.after.mape:.1%} "
             f"after ({self.rows} runs of {self.networks} networks, {self.folds} folds)"
         )
-        return fell if self.adjusted else f"nothing was adjusted; {fell}"
+        if self.adjusted:
+            return fell
+        return f"nothing was adjusted, as it helps no more than chance would; {fell}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the profile's models, for JSON."""
@@ -155,9 +157,10 @@ def adjust_to_rows(
     table = Table(seen)
     guess, bound, folds = left_out(table)
     as_it_was = np.zeros(table.size)
-    before, after = _errors(table, table.predicted(as_it_was)), _errors(table, guess)
+    plain = table.predicted(as_it_was)
+    before, after = _errors(table, plain), _errors(table, guess)
     fit = fit_factors(table, np.arange(len(seen)))
-    better = after.mape < before.mape and bool(fit.kept)
+    better = bool(fit.kept) and after.mape < before.mape and _beyond_chance(table, plain, guess)
     factors = {name: (float(np.exp(fit.theta[i])), float(fit.error[i])) for name, i in fit.kept}
     found = Adjustment(
         profile=profile, adjusted=better, before=before, after=after, factors=factors,
@@ -165,7 +168,7 @@ def adjust_to_rows(
         folds=folds, skipped=dict(skipped),
     )  # fmt: skip
     if not better:
-        guess, bound = table.predicted(as_it_was), table.host_bound(as_it_was)
+        guess, bound = plain, table.host_bound(as_it_was)
     return replace(found, profile=_applied(found, _spread(table, guess, bound), source))
 
 
@@ -301,6 +304,14 @@ def _errors(table: Table, guess: Floats) -> Errors:
         p90=float(np.quantile(abs(off), 0.9)), bias=float(off.mean()),
         rank=rank_correlation(samples / guess, samples / measured),
     )  # fmt: skip
+
+
+def _beyond_chance(table: Table, plain: Floats, guess: Floats) -> bool:
+    """Tell whether errors fell by more than the standard error of the mean over networks."""
+    fell = abs(plain / table.seconds - 1.0) - abs(guess / table.seconds - 1.0)
+    names = np.array([s.network for s in table.seen])
+    means = np.array([fell[names == name].mean() for name in np.unique(names)])
+    return bool(means.mean() > means.std(ddof=1) / np.sqrt(len(means)))
 
 
 def _reasons(table: Table, fit: Fit) -> dict[str, str]:
