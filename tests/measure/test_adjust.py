@@ -184,8 +184,10 @@ def test_real_networks_tell_the_factors(tmp_path: Path) -> None:
     factors = found.profile.factors
     both = factors["convolution"] * factors.get("convolution.nhwc", 1.0)
     assert both == pytest.approx(1.5, rel=0.1)
-    assert factors["vector"] == pytest.approx(0.8, rel=0.1)
-    assert factors["matrix"] == pytest.approx(1.25, rel=0.15)
+    for name in ("vector", "matrix"):
+        value, error = found.factors[name]
+        assert abs(np.log(value / truth.factors[name])) < 1.5 * error < 0.25
+    assert {"attention", "host"} <= set(found.refused)
     assert found.after.mape < 0.5 * found.before.mape
     assert found.after.rank > 0.99
     assert "convolution.nchw" not in factors
