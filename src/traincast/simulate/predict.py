@@ -13,6 +13,7 @@ from traincast.estimate.optimizer import optimizer_named
 from traincast.estimate.program import program_of
 from traincast.estimate.registry import estimator_for
 from traincast.graph import Graph
+from traincast.graph.evaluation import evaluated
 from traincast.graph.precision import Precision, precision_named
 from traincast.hardware import Device, load_device
 from traincast.ingest import resolve
@@ -61,6 +62,8 @@ def predict(
     `price_per_hour` of one device its cost.
     """
     graph = model if isinstance(model, Graph) else resolve(model, image=image, seq=seq, root=root)
+    if inference:
+        graph = evaluated(graph)
     unit = load_device(device)
     how = precision_named(precision) if precision else default_precision(unit)
     engine = estimator_for(estimator, unit, profile)

@@ -1,0 +1,76 @@
+"""A network as it is evaluated: without its loss, without dropout and other noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from traincast.graph.graph import Graph, Op
+
+_NOISE = frozenset({"bernoulli", "bernoulli_", "rand", "randn", "rand_like", "randn_like"})
+_MOVES = ("view", "copy")
+
+
+@lru_cache(maxsize=64)
+def evaluated(graph: Graph) -> Graph:
+    """Return the forward pass in evaluation mode.
+
+    No gradient flows, so that nothing is kept for one. Dropout passes its input on, and so does a product with random noise (stochastic depth). What
+    only the loss needs is left out; a network that computes its own loss otherwise is kept whole.
+    """
+    readers: dict[str, list[Op]] = {}
+    for op in graph.ops:
+        for name in op.inputs:
+            readers.setdefault(name, []).append(op)
+    same: dict[str, str] = {}
+    noise: set[str] = set()
+    kept: list[Op] = []
+    for op in graph.ops:
+        inputs = tuple(same.get(name, name) for name in op.inputs)
+        drawn = [name in noise for name in inputs]
+        if op.kind == "dropout" or _spares(op, readers):
+            same[op.outputs[0]] = inputs[0]
+        elif op.attrs.get("fn") in _NOISE or (drawn and all(drawn)):
+            noise.update(op.outputs)
+        elif op.attrs.get("fn") == "mul" and len(inputs) == 2 and any(drawn):
+            same[op.outputs[0]] = inputs[drawn.index(False)]
+        else:
+            kept.append(replace(op, inputs=inputs))
+    end = _result(graph, kept, same)
+    needed = {end}
+    ops = []
+    for op in reversed(kept):
+        if any(name in needed for name in op.outputs):
+            needed.update(op.inputs)
+            ops.append(op)
+    tensors = {
+        name: replace(tensor, trainable=False)
+        for name, tensor in graph.tensors.items()
+        if name in needed or tensor.role == "parameter"
+    }
+    for op in ops:
+        tensors.update((name, graph.tensors[name]) for name in op.outputs)
+    return replace(graph, ops=tuple(reversed(ops)), tensors=tensors, loss=end)
+
+
+def _spares(op: Op, readers: dict[str, list[Op]]) -> bool:
+    """Tell whether a clone is autograd's own: the input of an activation that works in place."""
+    if op.attrs.get("fn") != "clone" or op.kind != "copy":
+        return False
+    found = readers.get(op.outputs[0], [])
+    return len(found) == 1 and found[0].kind == "pointwise" and len(found[0].inputs) == 1
+
+
+def _result(graph: Graph, ops: list[Op], same: dict[str, str]) -> str:
+    """Return the tensor that evaluation ends in: what a cross-entropy is taken of, else the loss."""
+    last = graph.loss or graph.ops[-1].outputs[0]
+    made = {name: op for op in ops for name in op.outputs}
+    op = made.get(same.get(last, last))
+    while op is not None and op.kind in _MOVES:
+        op = made.get(op.inputs[0])
+    if op is None or op.kind != "cross_entropy":
+        return same.get(last, last)
+    found = op.inputs[0]
+    while (before := made.get(found)) is not None and before.kind in _MOVES:
+        found = before.inputs[0]
+    return found
