@@ -1,13 +1,16 @@
 """Training steps of timm's networks on an RTX 3090, predicted and measured; and its profile.
 
-    python benchmarks/timm_rtx3090.py [--networks N] [--data FILE] [--table FILE] [--write]
+    python benchmarks/timm_rtx3090.py [--networks N] [--data FILE] [--table FILE] [--transfer]
+        [--write]
 
 Reads the results that timm publishes for an RTX 3090 (PyTorch 1.10 to 1.12, AMP in fp16, SGD with
 momentum, synthetic data on the device, the largest batch that fits) and says how far predictions
 are off:
 
-- transferred: the H200's profile carried over by datasheet, nothing fitted;
-- adjusted: with factors fitted to the other families of networks (10 folds).
+- h200: the H200's profile carried over by datasheet, nothing fitted;
+- adjusted: with factors fitted to the other families of networks (10 folds);
+- transfer: as `traincast validate --estimator transfer` has it, from the most similar device, with
+  the share of runs inside their 90 % interval (`--transfer`).
 
 `--networks N` takes N networks drawn at random instead of all. `--table FILE` writes the rows in
 the form that `traincast validate` reads. `--write` makes the profile that ships with traincast.
@@ -26,9 +29,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from traincast.estimate.calibrated.profile import Profile, profile_to_json
-from traincast.measure.adjust import Adjustment, Errors, adjust_to_rows
+from traincast.measure.adjust import Adjustment, Errors, adjust_to_rows, rank_correlation
 from traincast.report.files import write_text
+from traincast.simulate.validate import validate
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared/data/published/timm_train_rtx3090.csv.gz"
@@ -99,6 +105,30 @@ def evaluate(rows: Sequence[dict[str, str]]) -> Adjustment:
         return adjust_to_rows(empty, rows, device=DEVICE, source=SOURCE, progress=progress)
 
 
+def transfer(rows: Sequence[dict[str, str]]) -> None:
+    """Print the errors of `--estimator transfer`; runs alike but for PyTorch are predicted once."""
+    same: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
+    for row in rows:
+        same[tuple(row[name] for name in COLUMNS[:6])].append(row)
+    first = sorted((alike[0] for alike in same.values()), key=lambda row: row["model"])
+    ratio, inside, speeds = [], [], []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for found in validate(first, device=DEVICE, estimator="transfer"):
+            for row in same[tuple(found.given[name] for name in COLUMNS[:6])]:
+                if found.problem is None:
+                    measured, guess = float(row["step_ms"]), found.predicted["step_ms"]
+                    low, high = found.interval["step_ms"]
+                    ratio.append(guess / measured - 1.0)
+                    inside.append(low <= measured <= high)
+                    speeds.append((float(row["batch"]) / guess, float(row["batch"]) / measured))
+    off, speed = np.array(ratio), np.array(speeds)
+    rank = rank_correlation(speed[:, 0], speed[:, 1])
+    print(f"{'transfer':12} {len(off):5} {abs(off).mean():7.1%} {np.median(abs(off)):7.1%} "
+          f"{np.quantile(abs(off), 0.9):7.1%} {off.mean():+7.1%} {rank:7.3f}   "
+          f"{np.mean(inside):.0%} inside their interval")  # fmt: skip
+
+
 def show(found: Adjustment) -> None:
     """Print what came of it."""
 
@@ -108,7 +138,7 @@ def show(found: Adjustment) -> None:
 
     print(f"{found.rows} runs of {found.networks} networks, {found.folds} folds of families\n")
     print("              runs    MAPE  median     p90    bias    rank")
-    line("transferred", found.before)
+    line("h200", found.before)
     line("adjusted", found.after)
     print("\nfactor             value  ± log")
     for name, (value, error) in sorted(found.factors.items()):
@@ -130,6 +160,7 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=0)
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--table", type=Path)
+    parser.add_argument("--transfer", action="store_true")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     if not given.data.exists():
@@ -142,8 +173,12 @@ def main() -> None:
             table = csv.DictWriter(file, COLUMNS)
             table.writeheader()
             table.writerows(rows)
-    found = evaluate(today(rows))
+    rows = today(rows)
+    found = evaluate(rows)
     show(found)
+    if given.transfer:
+        print()
+        transfer(rows)
     if given.write:
         write_text(OUT, profile_to_json(found.profile))
         print(f"\nwrote {OUT.relative_to(ROOT)}")
