@@ -183,9 +183,9 @@ def _simumax(folder: Path) -> Iterator[Published]:
 def _ett(folder: Path) -> Iterator[Published]:
     """Yield fp16 operators of transformers, kept as bf16, which runs at the same rates.
 
-    Left out: products of linear layers, which reach up to 0.98 of the peak backward, as data of
-    low entropy does and training does not; flash attention on the GH200, whose backward beats the
-    peak; compositions of several kernels (RoPE, masks, RMS norm); optimizers.
+    Left out: products of linear layers, which reach up to 0.98 of the peak backward (presumably
+    on data of low entropy), as training does not; flash attention on the GH200, whose backward
+    beats the peak; compositions of several kernels (RoPE, masks, RMS norm); optimizers.
     """
     devices = {"A": "a100-80gb", "G": "gh200"}
     for r in read(folder, "ops_ett_transformer_fp16"):
