@@ -12,8 +12,8 @@ an H100. None of them times an optimizer, so forward and backward alone are comp
   7; runs without cuDNN are left out.
 - NeuSight: BERT and GPT-like models in fp32, PyTorch 2.1, attention as separate products.
 
-Printed for each GPU and estimator: runs, mean absolute error, bias (above 0: predicted too long)
-and the rank correlation of samples/s.
+Printed for each GPU and estimator: runs, mean absolute error, bias (above 0: predicted too long),
+the rank correlation of samples/s, and the 5th and 95th percentile of measured over predicted.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ def _run(table: str, row: Mapping[str, str]) -> Run | str:
     return Run(table, device, model, batch, seq, precision, float(row["step_time_s"]), copied)
 
 
-def predicted(run: Run, estimator: str, root: Path, graphs: dict[str, object]) -> float:
-    """Return seconds of forward and backward."""
+def predicted(run: Run, estimator: str, root: Path, graphs: dict[str, object]) -> tuple[float, str]:
+    """Return seconds of forward and backward, and whether device or host bounds them."""
     if run.model not in graphs:
         reference = f"hf:{root / run.model}.json" if run.seq else run.model
         graphs[run.model] = resolve(reference, seq=run.seq)
@@ -141,8 +141,8 @@ def predicted(run: Run, estimator: str, root: Path, graphs: dict[str, object]) -
         optimizer="sgd", estimator=estimator,
     ).step  # fmt: skip
     passes = ("forward", "backward")
-    clocks = (sum(clock[p] for p in passes) for clock in (found.device_s, found.host_s))
-    return max(clocks) + run.copied / PAGEABLE
+    device, host = (sum(clock[p] for p in passes) for clock in (found.device_s, found.host_s))
+    return max(device, host) + run.copied / PAGEABLE, "host" if host > device else "device"
 
 
 def main() -> None:
@@ -166,7 +166,7 @@ def main() -> None:
         for run in runs:
             for estimator in given.estimator:
                 try:
-                    seconds = predicted(run, estimator, Path(folder), graphs)
+                    seconds, bound = predicted(run, estimator, Path(folder), graphs)
                 except TraincastError as error:
                     left[str(error).splitlines()[0]] += 1
                     continue
@@ -175,15 +175,17 @@ def main() -> None:
                 )
                 guess[label, estimator].append((run, seconds))
                 guess[f"all {run.table.partition('_')[0]}", estimator].append((run, seconds))
-    print(f"{'':40} {'estimator':10} runs    MAPE    bias    rank")
+                guess[f"all, bound by {bound}", estimator].append((run, seconds))
+    print(f"{'':40} {'estimator':10} runs    MAPE    bias    rank   90 %")
     for (label, estimator), found in sorted(guess.items()):
         measured = np.array([run.seconds for run, _ in found])
         seconds = np.array([value for _, value in found])
         batch = np.array([run.batch for run, _ in found])
         off = seconds / measured - 1.0
         rank = rank_correlation(batch / seconds, batch / measured)
+        low, high = np.quantile(measured / seconds, [0.05, 0.95])
         print(f"{label:40} {estimator:10} {len(off):4} {abs(off).mean():7.1%} {off.mean():+7.1%} "
-              f"{rank:7.3f}")  # fmt: skip
+              f"{rank:7.3f}   {low:.2f}–{high:.2f}")  # fmt: skip
     print(f"\nleft out: {sum(left.values())} rows")
     for why, count in sorted(left.items(), key=lambda item: -item[1]):
         print(f"{count:5}  {why[:110]}")

@@ -127,6 +127,8 @@ def transfer(rows: Sequence[dict[str, str]]) -> None:
     print(f"{'transfer':12} {len(off):5} {abs(off).mean():7.1%} {np.median(abs(off)):7.1%} "
           f"{np.quantile(abs(off), 0.9):7.1%} {off.mean():+7.1%} {rank:7.3f}   "
           f"{np.mean(inside):.0%} inside their interval")  # fmt: skip
+    low, high = np.quantile(1.0 / (1.0 + off), [0.05, 0.95])
+    print(f"90 % of measured / predicted: {low:.2f} to {high:.2f}")
 
 
 def show(found: Adjustment) -> None:
