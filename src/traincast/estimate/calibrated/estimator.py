@@ -42,7 +42,7 @@ _UNJUDGED = (0.7, 1.45)
 """5th and 95th percentile of measured over predicted where no run of the device was judged."""
 _CARRIED = {"device": (0.65, 1.95), "host": (0.9, 2.25)}
 """The same for kernels carried over from another device, and another host than the one measured:
-469 published steps on 16 GPUs (benchmarks/published_steps.py), and 2,443 of timm's networks on an
+469 published steps on 17 GPUs (benchmarks/published_steps.py), and 2,443 of timm's networks on an
 RTX 3090 (benchmarks/timm_rtx3090.py), of which 93 % lie between."""
 _CONVOLUTIONS = {"conv": "convolution", "gconv": "grouped", "dwconv": "depthwise"}
 
