@@ -30,6 +30,8 @@ EFFICIENCY = "efficiency"
 _PHASES = {"fwd_ms": "forward", "bwd_ms": "backward", "opt_ms": "optimizer"}
 _TABLE_OPTIMIZERS = {"sgd": "momentum", "plain_sgd": "sgd"}
 """In tables of runs `sgd` is SGD with momentum 0.9, as nearly everybody trains."""
+_PART = 1.5
+"""A part of a step is less sure than the whole: factor on its interval's width, in logarithms."""
 _SPLIT = ("tp", "pp", "cp", "ep")
 _NONE = ("", "none", "no", "false", "0")
 
@@ -268,6 +270,8 @@ def _compare(
         else:
             predicted[name] = prediction.memory.peak / 2**30
         low, high = MEMORY if name == "peak_gib" else _relative_interval(judge)
+        if name in (*_PHASES, "infer_ms"):
+            low, high = low**_PART, high**_PART
         bounds[name] = (predicted[name] * low, predicted[name] * high)
     return replace(
         found, predicted=predicted, interval=bounds, fits=prediction.fits,
