@@ -19,7 +19,6 @@ import numpy as np
 
 from traincast.estimate.calibrated.estimator import Calibrated
 from traincast.estimate.calibrated.profile import LARGEST, Profile, profile_to_json
-from traincast.estimate.program import program_of
 from traincast.graph.precision import precision_named
 from traincast.hardware import load_device
 from traincast.ingest import resolve
@@ -27,7 +26,7 @@ from traincast.measure.bench.results import read_results
 from traincast.measure.calibration import profile_from_results
 from traincast.report.files import write_text
 from traincast.simulate.predict import predict
-from traincast.simulate.step import simulate_step
+from traincast.simulate.step import program_for, simulate_step
 from traincast.simulate.validate import read_runs
 
 HERE = Path(__file__).parent
@@ -55,7 +54,8 @@ def clocks(profile: Profile, table: Path) -> list[tuple[str, float, float, float
             optimizer={"sgd": "momentum"}.get(row["optimizer"], row["optimizer"]),
             layout=row.get("layout") or "nchw", estimator="roofline",
         ).step.plan  # fmt: skip
-        step = simulate_step(program_of(graph, how), device, engine, plan)
+        program = program_for(graph, how, device, engine, plan)
+        step = simulate_step(program, device, engine, plan)
         device_s, host_s = sum(step.device_s.values()), sum(step.host_s.values())
         found.append((row["model"], float(row["step_ms"]) / 1e3, device_s, host_s))
     return found

@@ -149,7 +149,7 @@ def test_an_update_by_hand() -> None:
 
 def test_what_the_host_takes_to_issue_a_step() -> None:
     """A view launches nothing and costs the host about a third of an op that does."""
-    found = predict(zoo_graph("gpt2"), "h200", batch=2)
+    found = predict(zoo_graph("gpt2"), "h200", batch=2, estimator="roofline")
     step = found.step
     kinds = np.array([step.program.classes[i].kind for i in step.program.op_class])
     linear = step.op_host[kinds == "linear"]

@@ -117,7 +117,9 @@ def test_inference_is_the_forward_pass_alone(request: dict[str, Any]) -> None:
         # written may be computed again by its next reader.
         assert alone.step.device_s["forward"] <= forward * 1.05
         forward = alone.step.device_s["forward"]
-    assert alone.step.device_s == {"forward": about(forward), "backward": 0, "optimizer": 0}
+    # Evaluated, there is no loss, no dropout, no counting of batches and nothing to keep.
+    assert 0 < alone.step.device_s["forward"] <= forward * (1 + 1e-9)
+    assert (alone.step.device_s["backward"], alone.step.device_s["optimizer"]) == (0, 0)
     assert alone.step.flops == (about(training.step.flops[0]), 0)
     assert all(row.backward_s == 0 for row in alone.by("op"))
 

@@ -34,7 +34,7 @@ def run(model: str = "alexnet", where: str = "4x4xp100", **options):
 def test_one_device_is_a_plain_prediction() -> None:
     for strategy in ("data", "model", "hybrid"):
         (row,) = run(devices=[1], strategies=[strategy])
-        alone = predict("alexnet", "p100", batch=32, precision="fp32", optimizer="momentum")
+        alone = predict("alexnet", "p100", batch=32, precision="fp32", optimizer="momentum", estimator="roofline")
         assert row.step_s == alone.seconds
         assert row.communication_s == 0
         assert row.speedup == row.efficiency == 1
@@ -83,7 +83,7 @@ def test_overlap_hides_at_most_the_backward_pass() -> None:
     (hidden,) = run(where="ethernet-10g", devices=[8], strategies=["data"])
     (serial,) = run(where="ethernet-10g", devices=[8], strategies=["data"], overlap=False)
     assert hidden.compute_s <= hidden.step_s <= serial.step_s
-    alone = predict("alexnet", "p100", batch=32, precision="fp32", optimizer="momentum")
+    alone = predict("alexnet", "p100", batch=32, precision="fp32", optimizer="momentum", estimator="roofline")
     backward = alone.step.device_s["backward"]
     assert serial.step_s - hidden.step_s <= backward * (1 + 1e-9)
 

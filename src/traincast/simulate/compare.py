@@ -75,6 +75,10 @@ def compare(graph: Graph, device: Device, **options: Any) -> Comparison:
                 )
             )  # fmt: skip
             continue
+        if name == "auto":
+            if prediction.estimator in ESTIMATORS:
+                continue
+            name = prediction.estimator  # noqa: PLW2901
         found[name] = prediction
         phases = prediction.step.phase_s
         opinions.append(

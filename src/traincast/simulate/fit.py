@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from traincast.errors import PredictionError
+from traincast.estimate.fusion import fused
 from traincast.estimate.program import kernels_of, program_of
 from traincast.graph import Graph
 from traincast.graph.precision import PRECISIONS, Precision
@@ -44,6 +45,8 @@ def step_memory(step: Step, device: Device) -> Memory:
 def largest_batch(graph: Graph, device: Device, precision: Precision, plan: Plan) -> int:
     """Return the largest batch whose peak fits on the device; raise if not even one does."""
     program = program_of(graph, precision)
+    if not plan.eager:
+        program = fused(program, plan.training)
 
     def peak(batch: int) -> float:
         return memory_of(

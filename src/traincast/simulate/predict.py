@@ -10,7 +10,6 @@ from pathlib import Path
 from traincast.errors import InvalidValueError
 from traincast.estimate.intervals import interval_of
 from traincast.estimate.optimizer import optimizer_named
-from traincast.estimate.program import program_of
 from traincast.estimate.registry import estimator_for
 from traincast.graph import Graph
 from traincast.graph.evaluation import evaluated
@@ -19,7 +18,7 @@ from traincast.hardware import Device, load_device
 from traincast.ingest import resolve
 from traincast.simulate.fit import default_precision, largest_batch, step_memory
 from traincast.simulate.prediction import Prediction, Totals
-from traincast.simulate.step import Plan, simulate_step
+from traincast.simulate.step import Plan, program_for, simulate_step
 
 _POSITIONS = re.compile(r"\bwpe\b|\bposition_embeddings?\b|\bembed_positions\b")
 _LAYOUTS = ("nchw", "nhwc")
@@ -69,7 +68,6 @@ def predict(
     engine = estimator_for(estimator, unit, profile)
     if layout.lower() not in _LAYOUTS:
         raise InvalidValueError(f"layout {layout!r} is unknown; use nchw or nhwc")
-    program = program_of(graph, how)
     plan = Plan(
         batch=graph.batch,
         seq=_sequence(graph, seq),
@@ -83,7 +81,7 @@ def predict(
         plan = replace(plan, batch=largest_batch(graph, unit, how, plan))
     elif batch is not None:
         plan = replace(plan, batch=_batch(graph, batch))
-    step = simulate_step(program, unit, engine, plan)
+    step = simulate_step(program_for(graph, how, unit, engine, plan), unit, engine, plan)
     memory = step_memory(step, unit)
     found = Prediction(
         model=graph.name,

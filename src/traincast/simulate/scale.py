@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traincast.errors import InvalidValueError, UnknownNameError
-from traincast.estimate.program import Program, program_of
+from traincast.estimate.program import Program
 from traincast.estimate.roofline import Estimator, LayerEstimator
 from traincast.graph import DTYPE_BYTES, Graph, elements
 from traincast.graph.precision import Precision
@@ -37,7 +37,7 @@ from traincast.hardware import Cluster, Device, Link, load_link
 from traincast.network import algorithms, collective_seconds
 from traincast.parallel.shard import Sharded, shard_program
 from traincast.simulate.fit import step_memory
-from traincast.simulate.step import Plan, Step, simulate_step
+from traincast.simulate.step import Plan, Step, program_for, simulate_step
 
 STRATEGIES = ("data", "model", "hybrid")
 SCALINGS = ("weak", "strong")
@@ -138,7 +138,7 @@ def scale(
             f"{estimator.name} prices whole layers and cannot split them for strategy {split}; "
             "take strategy data, or the estimator roofline"
         )
-    program = program_of(graph, precision)
+    program = program_for(graph, precision, device, estimator, plan)
     alone = simulate_step(program, device, estimator, plan)
     pace = 1.0 if measured_s is None else measured_s / alone.seconds
     rows = []

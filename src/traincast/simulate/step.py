@@ -21,6 +21,8 @@ from traincast.estimate.roofline import (
     OpTimes,
     StepEstimator,
 )
+from traincast.graph import Graph
+from traincast.graph.precision import Precision
 from traincast.hardware import Device
 
 PHASES = ("forward", "backward", "optimizer")
@@ -139,8 +141,6 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
     if not plan.eager and isinstance(estimator, KernelEstimator):
         layout = compiled_layout(program, layout)
         program = fused(program, plan.training)
-    elif getattr(estimator, "lowers", False) and device.tier.endswith("gpu"):
-        program = lowered(program, layout)
     kernels = kernels_of(program, plan.batch, plan.seq)
     efficiency = estimator.efficiency(device)
     classes = len(program.classes)
@@ -192,10 +192,12 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
     )
 
 
-def lowered(program: Program, layout: str) -> Program:
-    """Return what eager PyTorch launches on a GPU; a program that was changed stays as it is."""
-    whole = program_of(program.graph, program.precision)
-    return program_of(program.graph, program.precision, layout) if program is whole else program
+def program_for(
+    graph: Graph, precision: Precision, device: Device, estimator: Estimator, plan: Plan
+) -> Program:
+    """Return the program that an estimator prices: on a GPU what eager PyTorch launches there."""
+    lowered = plan.eager and getattr(estimator, "lowers", False) and device.tier.endswith("gpu")
+    return program_of(graph, precision, plan.layout if lowered else "")
 
 
 def _host_share(plan: Plan) -> float:

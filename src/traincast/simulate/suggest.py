@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from traincast.errors import PredictionError
-from traincast.estimate.program import program_of
 from traincast.graph.precision import PRECISIONS, Precision
 from traincast.simulate.fit import default_precision, largest_batch, step_memory
 from traincast.simulate.prediction import Prediction, Suggestion
-from traincast.simulate.step import Plan, simulate_step
+from traincast.simulate.step import Plan, program_for, simulate_step
 
 
 def suggestions_for(found: Prediction) -> tuple[Suggestion, ...]:
@@ -20,7 +19,7 @@ def suggestions_for(found: Prediction) -> tuple[Suggestion, ...]:
     now = found.samples_per_s
 
     def rate(change: Plan, how: Precision = precision) -> float:
-        program = program_of(found.graph, how)
+        program = program_for(found.graph, how, device, engine, change)
         other = simulate_step(program, device, engine, change)
         if step_memory(other, device).peak > device.available_bytes and found.fits:
             return 0.0
@@ -60,7 +59,7 @@ def _ideas(found: Prediction) -> Iterator[tuple[str, Plan, Precision]]:
         yield "use channels_last (layout nhwc)", replace(plan, layout="nhwc"), precision
     if plan.eager and found.step.host_bound:
         out = replace(plan, eager=False)
-        yield "take the host out: torch.compile or CUDA graphs", out, precision
+        yield "issue fewer, larger kernels: torch.compile", out, precision
     if "batch" not in found.graph.fixed:
         for factor in (2, 4):
             bigger = replace(plan, batch=plan.batch * factor)

@@ -191,7 +191,7 @@ def test_as_an_estimator_it_prices_kernels_like_layers() -> None:
     kernels = kernels_of(program, batch, 0)
     pricing = Castello().price(kernels, device, precision_named("fp32"))
     times = np.bincount(program.op_class, minlength=len(program.classes))[kernels.op_class]
-    product = kernels.dims[:, 0] > 0
+    product = kernels.flops > 0
     where = machine(device.peak("fp32"), device.memory_bandwidth)
     layers = tuple(x for x in network_of(graph).layers if x.kind in ("conv", "dense"))
     found = data_parallel(Network("vgg", layers), where, batch=batch, nodes=1).compute
