@@ -1,0 +1,144 @@
+"""What each part of the calibrated model contributes: predictions with one part switched off.
+
+Parts are switched off in the prediction alone, as the profile stays as it is. That is no fair test
+of waves, which the kernels' models were fitted with; so products and convolutions are also fitted
+again, with and without, to the rows of kernels that the repository holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from unittest.mock import patch
+
+import numpy as np
+from accuracy_causes import Case
+from accuracy_suites import ROOT
+
+from traincast.estimate.calibrated.estimator import ALL_PARTS, Calibrated
+from traincast.estimate.calibrated.profile import Profile
+from traincast.estimate.calibrated.species import work_of
+from traincast.estimate.program import Floats
+from traincast.estimate.registry import estimator_for
+from traincast.hardware import load_device
+from traincast.measure import calibration
+from traincast.measure.bench.results import read_results
+from traincast.simulate.summary import QUIET, spread
+
+KERNELS = ROOT / "benchmarks/data/h200"
+_FILLED = ("gemm", "conv", "rnn")
+"""Families whose kernels fill the device in waves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guess:
+    """Predicted and measured steps; seconds."""
+
+    measured: Floats
+    predicted: Floats
+    host_bound: np.ndarray
+    quiet: np.ndarray
+
+    def errors(self, quiet: bool) -> tuple[float, float, float]:
+        """Return mean and 90th percentile of |error|, and the mean error."""
+        chosen = self.quiet if quiet else np.ones(len(self.measured), dtype=bool)
+        return errors(self.predicted[chosen], self.measured[chosen])
+
+
+def errors(predicted: Floats, measured: Floats) -> tuple[float, float, float]:
+    """Return mean and 90th percentile of |predicted / measured − 1|, and its mean with sign."""
+    off = predicted / measured - 1.0
+    size = np.abs(off)
+    return float(size.mean()), float(np.quantile(size, 0.9)), float(off.mean())
+
+
+def guess(cases: Sequence[Case], engine: Calibrated, *, device_only: bool = False) -> Guess:
+    """Return what an engine makes of the cases; `device_only` takes the host to cost nothing."""
+    steps = [case.step(engine) for case in cases]
+    seconds = [sum(s.device_s.values()) if device_only else s.seconds for s in steps]
+    spreads = [spread(case.row) for case in cases]
+    return Guess(
+        measured=np.array([case.row.measured["step_ms"] / 1e3 for case in cases]),
+        predicted=np.array(seconds),
+        host_bound=np.array([s.host_bound for s in steps]),
+        quiet=np.array([s is not None and s <= QUIET for s in spreads]),
+    )
+
+
+def own_engine() -> Calibrated:
+    """Return the calibrated engine of the H200."""
+    engine = estimator_for("calibrated", load_device("h200"))
+    assert isinstance(engine, Calibrated)
+    return engine
+
+
+def ablation(suites: Mapping[str, Sequence[Case]], refit: bool) -> dict[str, dict[str, Guess]]:
+    """Return guesses by variant and suite; `refit` adds those that take a minute to fit."""
+    whole = own_engine()
+
+    def without(*parts: str) -> Calibrated:
+        return replace(whole, parts=ALL_PARTS - set(parts))
+
+    engines = {
+        "everything": whole,
+        "without waves (nothing refitted)": without("waves"),
+        "without the correction by shape": without("shapes"),
+        "without lowering (kernels as the graph's ops list them)": without("lowering"),
+        "host by rule of thumb instead of measured costs": without("host"),
+        "none of these parts": without(*ALL_PARTS),
+    }
+    if refit:
+        rows, fitted = refitted(whole.profile)
+        engines |= {
+            f"products and convolutions fitted again to {rows:,} kernels": fitted[True],
+            "… and without waves": fitted[False],
+        }
+    found = {
+        name: {suite: guess(cases, engine) for suite, cases in suites.items()}
+        for name, engine in engines.items()
+    }
+    found["without the host's clock (device alone)"] = {
+        suite: guess(cases, whole, device_only=True) for suite, cases in suites.items()
+    }
+    return found
+
+
+def refitted(profile: Profile) -> tuple[int, dict[bool, Calibrated]]:
+    """Return the rows that products and convolutions were fitted to, and engines by `waves`."""
+    rows = read_results(sorted(KERNELS.glob("kernels*.jsonl.gz"))).rows
+    samples = [s for s in calibration.samples_of(rows) if s.kernel.family in _FILLED]
+    device, engines = load_device("h200"), {}
+    for waves in (True, False):
+        with patch.object(
+            calibration, "work_of", lambda k, d, waves=waves: work_of(k, d if waves else None)
+        ):
+            models = calibration.fit_models(samples, device)
+        parts = ALL_PARTS if waves else ALL_PARTS - {"waves"}
+        fitted = replace(profile, models={**profile.models, **models})
+        engines[waves] = Calibrated(fitted, parts=parts)
+    return len(samples), engines
+
+
+Ends = Mapping[str, tuple[float, float]]
+
+
+def percentiles(found: Guess, split: bool) -> Ends:
+    """Return the 5th and 95th percentile of measured over predicted, by regime or for all."""
+    ratio = found.measured / found.predicted
+    result = {}
+    for regime, bound in (("host", True), ("device", False)):
+        chosen = found.host_bound == bound if split else np.ones(len(ratio), dtype=bool)
+        low, high = np.quantile(ratio[chosen], (0.05, 0.95))
+        result[regime] = (float(low), float(high))
+    return result
+
+
+def coverage(found: Guess, ends: Ends) -> dict[str, float]:
+    """Return the share of runs inside their interval: all, host-bound and device-bound."""
+    low = np.where(found.host_bound, ends["host"][0], ends["device"][0])
+    high = np.where(found.host_bound, ends["host"][1], ends["device"][1])
+    ratio = found.measured / found.predicted
+    inside = (low <= ratio) & (ratio <= high)
+    chosen = {"all": np.ones(len(ratio), dtype=bool), "host": found.host_bound,
+              "device": ~found.host_bound}  # fmt: skip
+    return {k: float(inside[c].mean()) if c.any() else float("nan") for k, c in chosen.items()}

@@ -1,0 +1,300 @@
+"""The page docs/accuracy.md: tables made from the suites, and the words around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from accuracy_ablation import Ends, Guess, coverage, percentiles
+from accuracy_causes import FAR, UNMEASURED, Facts, error_of, shares
+from accuracy_suites import Suite
+
+from traincast.simulate.summary import QUIET_STEPS, Summary, fit_verdicts, grouped, summarise
+from traincast.simulate.validate import ValidatedRow
+
+Judged = Sequence[tuple[ValidatedRow, Facts]]
+COLUMNS = {
+    "step_ms": "step", QUIET_STEPS: "step, quiet runs", "fwd_ms": "forward", "bwd_ms": "backward",
+    "opt_ms": "optimizer", "infer_ms": "forward alone", "peak_gib": "peak memory",
+}  # fmt: skip
+HEADS = ("rows", "MAPE", "median", "p90", "bias", "in interval")
+WITHIN = (0.05, 0.1, 0.2, 0.3, 0.5)
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+INTRO = """\
+# Accuracy
+
+How far predicted training steps lie from measured ones. One command measures it all and writes
+this page; nothing here is typed in by hand but the words.
+
+```sh
+python benchmarks/accuracy.py            # writes this page and its charts, in about five minutes
+python benchmarks/accuracy.py --quick    # the H200's suites alone, in about one; prints
+python benchmarks/accuracy.py --cpu      # with runs on this machine's CPU, measured meanwhile
+```
+
+Of e = predicted / measured − 1: *MAPE* is the mean of |e|, *median* and *p90* are the median and
+the 90th percentile of |e|, *bias* is the mean of e (above zero where predictions are too long), *in interval* is the
+share of measured values inside the 90 % interval that came with the prediction. *Quiet* runs are
+those whose steps lie within 15 % of each other ((p90 − p10) / median): the others would come out
+otherwise when run again. Run again on another machine of the same kind, quiet rows of the H200's
+first suite came back within 1.5 % on average, the others within 12 %. No prediction can do
+better."""
+ALTERNATIVES = """\
+## Against the alternatives
+
+The mean |error| of the step, the same runs for every line. *traincast* is what a user gets without
+asking: the H200's own profile, partial profiles of other devices, on the RTX 3090 one carried over
+from another device. *roofline* knows the datasheet and a few efficiencies, which were fitted to the
+first suite's runs; *paleo* is Paleo's model (Qi, Sparks & Talwalkar, ICLR 2017), which knows
+neither reduced precision nor today's convolution algorithms."""
+QUOTED = """\
+Others, by their own figures. **These are other devices and other networks**, but for the first:
+
+| | off by | on |
+|---|---:|---|
+| PyTorch's runtime estimator (`torch.distributed._tools`) | 62 % | the first suite here, measured for this project; it refuses one case in six |
+| Habitat (Yu et al., USENIX ATC 2021) | 11.8 % | five networks on six GPUs, each carried over from a run on another GPU |
+| NeuSight (Lee et al., ASPLOS 2025) | 2.3 % | GPT-3 on an H100, which it was not trained on; up to about 10 % on other transformers |"""
+ABLATION = """\
+## What each part contributes
+
+The H200's suites, predicted with one part of the calibrated model switched off at a time. *Waves*:
+how far the tiles of a product fill the multiprocessors. *Correction by shape*: the smooth function
+that tells how a shape differs from what three physical numbers say. *Lowering*: copies, casts and
+layout changes that eager PyTorch launches and no op of a graph shows. *Host*: what issuing each op
+costs."""
+WAVES = """\
+Waves are a special case. The kernels' models were fitted with them, so that switching them off in
+the prediction alone is unfair. The last two lines fit products and convolutions again, with and
+without waves, to the kernels that the repository holds: what is between those two lines is what
+waves contribute once the correction by shape can make up for them."""
+INTERVALS = """\
+## Intervals
+
+Two ways to make a 90 % interval from the percentiles of measured / predicted in the first suite
+(eager): for each regime (the host or the device is the slower clock), or one for all. Judged by the
+share of runs inside, with the same percentiles, in the held-out suite. *Width* is the upper end
+over the lower one."""
+KNOWN = """\
+## Known causes
+
+- **The host of a virtual machine.** Most of the largest errors are runs bound by the host. Its pace
+  varies by a quarter from run to run on one machine and between machines of one kind; the profile
+  has one pace. A prediction errs the same way for all runs of a network that the host bounds.
+- **fp32 convolutions.** In fp32 cuDNN takes Winograd's algorithm for some 3×3 shapes and not for
+  their neighbours. The correction by shape is smooth and cuts across the step: VGG comes out too
+  long in fp32.
+- **Depthwise convolutions with 7×7 windows** (ConvNeXt) in fp32 and TF32. Their weight gradient
+  takes a kernel whose time depends on more than the shapes that were measured tell.
+- **Grouped convolutions with uneven groups** (RegNet: groups of 24 channels). Libraries pad every
+  group to a width that their kernels have; few such shapes were measured.
+- **The optimizer's phase** is short, and where the device is the slower clock, what is measured
+  between two events is the device's share of it. Its relative error is large and matters little.
+- **Compiled programs.** What Inductor fuses is derived by rule; which of several kernels it tunes to
+  is not known.
+- **Other GPUs' published steps** come with hosts, clocks and library versions that nobody wrote down. On
+  old GPUs with cuDNN 4 to 7 an algorithm is often chosen that today's cuDNN would not choose."""
+
+
+def percent(value: float | None, digits: int = 1, sign: bool = False) -> str:
+    """Return a fraction as a percentage; a dash for what is not known."""
+    if value is None or not np.isfinite(value):
+        return "–"
+    return f"{100 * value:{'+' if sign else ''}.{digits}f} %".replace("-", "−")
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """Return a Markdown table; all but the first `left` columns are aligned to the right."""
+    rule = ["---"] * left + ["---:"] * (len(heads) - left)
+    lines = ["| " + " | ".join(cells) + " |" for cells in (heads, *rows)]
+    return "\n".join([lines[0], "|" + "|".join(rule) + "|", *lines[1:]])
+
+
+def summary_cells(s: Summary) -> list[str]:
+    """Return the cells of a summary, as HEADS names them."""
+    rows = f"{s.rows}" + (f" ({s.failed} failed)" if s.failed else "")
+    return [rows, percent(s.mape), percent(s.median), percent(s.p90), percent(s.bias, sign=True),
+            percent(s.coverage, 0)]  # fmt: skip
+
+
+def networks(suite: Suite) -> int:
+    """Return how many networks a suite has."""
+    return len({row.model for row in suite.rows})
+
+
+def glance(suites: Sequence[Suite]) -> str:
+    """Return the table of all suites."""
+    heads = ("suite", "runs", "networks", "step MAPE", "quiet runs", "p90", "bias", "in interval",
+             "memory MAPE", "fits")  # fmt: skip
+    rows = []
+    for suite in suites:
+        if suite.missing:
+            rows.append([suite.title, f"– ({suite.missing})", *["–"] * (len(heads) - 2)])
+            continue
+        found = summarise(suite.rows)
+        step, quiet, memory = (found.get(n) for n in ("step_ms", QUIET_STEPS, "peak_gib"))
+        assert step is not None
+        judged, right = fit_verdicts(suite.rows)
+        rows.append([
+            f"[{suite.title}](#{anchor(suite.title)})", str(step.rows), str(networks(suite)),
+            f"**{percent(step.mape)}**", percent(quiet.mape if quiet else None), percent(step.p90),
+            percent(step.bias, sign=True), percent(step.coverage, 0),
+            percent(memory.mape if memory else None), f"{right} of {judged}" if judged else "–",
+        ])  # fmt: skip
+    return table(heads, rows)
+
+
+def anchor(title: str) -> str:
+    """Return a heading's anchor, as Markdown viewers make it."""
+    kept = (c if c.isalnum() else "-" if c in " -" else "" for c in title.lower())
+    return "".join(kept)
+
+
+def section(suite: Suite, chart: str, every: Judged, listed: Judged) -> str:
+    """Return one suite: its errors, their distribution, the chart, the worst rows and why.
+
+    `every` has all rows with their facts, where those were computed; `listed` the worst ones.
+    """
+    parts = [f"## {suite.title}", suite.about, f"*Fitted on it:* {suite.fitted}"]
+    if suite.missing:
+        return "\n\n".join([*parts, f"Not judged: {suite.missing}."])
+    found = summarise(suite.rows)
+    rows = [[COLUMNS[name], *summary_cells(s)] for name, s in found.items()]
+    if suite.adjusted is not None:
+        a = suite.adjusted
+        rows.append(["step, adjusted, families left out", str(a.runs), percent(a.mape),
+                     percent(a.median), percent(a.p90), percent(a.bias, sign=True), "–"])  # fmt: skip
+    parts.append(table(("column", *HEADS), rows))
+    judged, right = fit_verdicts(suite.rows)
+    oom = sum(row.out_of_memory for row in suite.rows)
+    if oom:
+        parts.append(f"Whether a run fits was right for {right} of {judged} runs; {oom} did not.")
+    failed = [row for row in suite.rows if row.problem is not None]
+    if failed:
+        why = sorted({f"{r.model}: {(r.problem or '').splitlines()[0]}" for r in failed})
+        parts.append(f"{len(failed)} runs could not be predicted:\n\n" + "\n".join(
+            f"- {line}" for line in why))  # fmt: skip
+    parts += [f"![Predicted against measured steps]({chart})", distribution(suite.rows)]
+    parts.append(groups(suite, every))
+    parts.append(f"The {len(listed)} furthest off:\n\n" + worst_table(listed))
+    return "\n\n".join(parts)
+
+
+def distribution(rows: Sequence[ValidatedRow]) -> str:
+    """Return how the errors of the step are spread."""
+    off = np.array([error_of(r) for r in rows if r.problem is None and "step_ms" in r.measured])
+    within = [percent(float(np.mean(np.abs(off) <= limit)), 0) for limit in WITHIN]
+    ends = [percent(float(q), 0, sign=True) for q in np.quantile(off, QUANTILES)]
+    heads = [f"within {limit:.0%}".replace("%", " %") for limit in WITHIN]
+    heads += [f"e at {q:.0%}".replace("%", " %") for q in QUANTILES]
+    return table(heads, [[*within, *ends]], left=0)
+
+
+def groups(suite: Suite, every: Judged) -> str:
+    """Return the step's errors by setting, and by what they come from where that is known."""
+    lines = []
+    for by in ("precision", "layout", "bound", "device"):
+        found = grouped(suite.rows, by)
+        if len(found) > 1:
+            lines += [[f"{by} {name}", *summary_cells(s)] for name, s in found.items()]
+    text = "The step by setting:\n\n" + table(("", *HEADS), lines)
+    if every:
+        rows = [[c, str(n), percent(mean), percent(share, 0)] for c, n, mean, share in shares(every)]
+        text += "\n\nThe step by what its error comes from (see below):\n\n" + table(
+            ("cause", "rows", "mean error", "share of all errors"), rows
+        )
+    return text
+
+
+def worst_table(listed: Judged) -> str:
+    """Return runs with the facts that tell why they are off."""
+    heads = ("run", "cause", "longest kernels", "error in, ms", "measured", "predicted", "error",
+             "device / host", "spread", "not measured")  # fmt: skip
+    rows = []
+    for row, facts in listed:
+        given = [row.given.get(n, "") for n in ("device", "batch", "seq", "precision", "layout")]
+        given += [row.given.get("mode", "")]
+        first = next(iter(facts.groups.items()), None)
+        rows.append([
+            " ".join([f"`{row.model}`", *filter(None, given)]), facts.cause,
+            f"{first[0]} {percent(first[1], 0)}" if first else "–",
+            facts.phase.replace("-", "−") or "–",
+            f"{row.measured['step_ms']:.1f}", f"{row.predicted['step_ms']:.1f}",
+            percent(error_of(row), 0, sign=True),
+            f"{1e3 * facts.device_s:.1f} / {1e3 * facts.host_s:.1f}",
+            percent(facts.spread, 0), percent(facts.unmeasured, 0),
+        ])  # fmt: skip
+    return table(heads, rows, left=4)
+
+
+def legend() -> str:
+    """Return how causes are told."""
+    return f"""\
+## How causes are told
+
+Times are in ms. *device / host* are the two clocks as predicted; the step is the longer one.
+*Longest kernels* have the largest share in the device's clock. *Spread* is (p90 − p10) / median of
+the measured steps. *Not measured* is the share of the device's clock in kernels whose shape is
+unlike any that was measured (likeness under {FAR:.2f} of 1, two of the distances over which their
+model takes shapes to be alike), or which the model of another kind stands in for. *Error in* is the
+phase with the largest part of the error. The cause is the first that applies:
+
+1. *noisy run*: the spread is above 15 %;
+2. *host taken for too slow*: the host is predicted to be the slower clock, but the device's alone is
+   at most half as far off;
+3. *host's pace*: the host is predicted to be the slower clock;
+4. *shapes not measured*: {UNMEASURED:.0%} or more of the device's clock;
+5. *both clocks close*: less than 15 % apart, so that they slow each other down;
+6. otherwise the kernels that take longest.""".replace("20%", "20 %")
+
+
+def alternatives(suites: Sequence[Suite]) -> str:
+    """Return the table of estimators by suite."""
+    shown = [s for s in suites if not s.missing]
+    names = list(dict.fromkeys(n for s in shown for n in s.others))
+
+    def cell(rows: Sequence[ValidatedRow] | None) -> str:
+        if rows is None:
+            return "–"
+        step = summarise(rows)["step_ms"]
+        return percent(step.mape) + (f" ({step.failed} failed)" if step.failed else "")
+
+    rows = [["**traincast**", *(f"**{cell(s.rows)}**" for s in shown)]]
+    rows += [[name, *(cell(s.others.get(name)) for s in shown)] for name in names]
+    told = table(("", *(s.title for s in shown)), rows)
+    return "\n\n".join([ALTERNATIVES, told, QUOTED])
+
+
+def ablation_tables(found: Mapping[str, Mapping[str, Guess]], titles: Mapping[str, str]) -> str:
+    """Return a table for each suite: every variant's errors, of all and of quiet runs."""
+    parts = [ABLATION]
+    for suite, title in titles.items():
+        rows = [
+            [name, *(percent(v, sign=i == 2) for q in (False, True)
+                     for i, v in enumerate(guesses[suite].errors(q)))]
+            for name, guesses in found.items()
+        ]  # fmt: skip
+        guess = found["everything"][suite]
+        heads = ("MAPE", "p90", "bias", "quiet: MAPE", "p90", "bias")
+        runs = f"{len(guess.measured)} runs, {int(guess.quiet.sum())} of them quiet"
+        parts.append(f"{title}: {runs}.\n\n" + table(("", *heads), rows))
+    refitted = any("fitted again" in name for name in found)
+    return "\n\n".join([*parts, WAVES] if refitted else parts)
+
+
+def intervals(first: Guess, second: Guess, shipped: Ends) -> str:
+    """Return how many runs fall inside intervals made in different ways."""
+    made = {
+        "by regime": percentiles(first, split=True),
+        "one for all": percentiles(first, split=False),
+        "as shipped": shipped,
+    }
+    rows = []
+    for name, ends in made.items():
+        inside = [coverage(first, ends)["all"], *coverage(second, ends).values()]
+        told = [f"{low:.2f} to {high:.2f} ({high / low:.2f})" for low, high in
+                (ends["host"], ends["device"])]  # fmt: skip
+        rows.append([name, *told, *(percent(v, 0) for v in inside)])
+    heads = ("interval", "host-bound (width)", "device-bound (width)", "first suite",
+             "held out", "host-bound", "device-bound")  # fmt: skip
+    return "\n\n".join([INTERVALS, table(heads, rows)])
