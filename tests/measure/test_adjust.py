@@ -200,6 +200,13 @@ def test_real_networks_tell_the_factors(tmp_path: Path) -> None:
     assert dict(again.factors) == dict(factors)
 
 
+def test_steps_add_up_as_predict_has_them(tmp_path: Path) -> None:
+    """Runs exactly as long as predicted: the parts that are fitted make up whole predictions."""
+    found = adjust_to_runs(PROFILE, table_of_runs(tmp_path, PROFILE))
+    assert found.before.mape < 1e-4
+    assert not found.adjusted
+
+
 def test_noise_adjusts_nothing(tmp_path: Path) -> None:
     """Runs that are as predicted but for their scatter: factors would only learn the scatter."""
     runs = table_of_runs(tmp_path, PROFILE, scatter=0.25)

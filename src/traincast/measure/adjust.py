@@ -29,7 +29,7 @@ from traincast.hardware import Device, load_device
 from traincast.ingest import resolve
 from traincast.measure.group_fit import Fit, Flags, Seen, Table, fit_factors, left_out
 from traincast.simulate.predict import predict
-from traincast.simulate.step import Step, simulate_step
+from traincast.simulate.step import Step, program_for, simulate_step
 from traincast.simulate.validate import _machine, _optimizer, _share, _whole, read_runs
 
 Progress = Callable[[int, int], None]
@@ -267,7 +267,9 @@ def _times(row: Mapping[str, str]) -> Iterator[tuple[str, float]]:
 
 def _step(step: Step, device: Device, engine: Calibrated) -> Step:
     """Return the same step by the profile; the datasheet's served to lay it out."""
-    return simulate_step(step.program, device, engine, step.plan)
+    made = step.program
+    program = program_for(made.graph, made.precision, device, engine, step.plan)
+    return simulate_step(program, device, engine, step.plan)
 
 
 def _parts(
