@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -39,6 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0 fine, 1 no prediction, 2 bad usage."""
     from cyclopts import CycloptsError
 
+    # A command makes many small objects that live as long as it does: looking for cycles among
+    # them again and again takes a tenth of its time.
+    gc.set_threshold(200_000, 20, 100)
     _prepare_streams()
     tokens = list(sys.argv[1:] if argv is None else argv)
     try:

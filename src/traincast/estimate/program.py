@@ -107,7 +107,7 @@ class Program:
     """For each trainable parameter, the first op that uses it: its gradient appears last there."""
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def program_of(graph: Graph, precision: Precision, layout: str = "") -> Program:
     """Return the graph's program in a precision; made once for each.
 
@@ -207,7 +207,10 @@ class _Builder:
             attrs = {**attrs, "algorithm": "math"}
         if op.attrs.get("fn") == "cast" and self._retyped(op):
             attrs = {**attrs, "retyped": True}
-        self.ops.append(replace(op, inputs=tuple(inputs), attrs=attrs))
+        given = tuple(inputs)
+        if given != op.inputs or attrs is not op.attrs:
+            op = replace(op, inputs=given, attrs=attrs)
+        self.ops.append(op)
 
     def _retyped(self, op: Op) -> bool:
         """Tell whether a cast is between different types of equal width."""

@@ -11,7 +11,7 @@ _NOISE = frozenset({"bernoulli", "bernoulli_", "rand", "randn", "rand_like", "ra
 _MOVES = ("view", "copy")
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def evaluated(graph: Graph) -> Graph:
     """Return the forward pass in evaluation mode.
 
@@ -35,7 +35,7 @@ def evaluated(graph: Graph) -> Graph:
         elif op.attrs.get("fn") == "mul" and len(inputs) == 2 and any(drawn):
             same[op.outputs[0]] = inputs[drawn.index(False)]
         else:
-            kept.append(replace(op, inputs=inputs))
+            kept.append(op if inputs == op.inputs else replace(op, inputs=inputs))
     end = _result(graph, kept, same)
     needed = {end}
     ops = []
@@ -44,7 +44,7 @@ def evaluated(graph: Graph) -> Graph:
             needed.update(op.inputs)
             ops.append(op)
     tensors = {
-        name: replace(tensor, trainable=False)
+        name: replace(tensor, trainable=False) if tensor.role == "parameter" else tensor
         for name, tensor in graph.tensors.items()
         if name in needed or tensor.role == "parameter"
     }

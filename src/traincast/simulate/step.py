@@ -175,6 +175,12 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
         ).astype(np.float64)
         bound = bound.reshape(classes, 3)[program.op_class]
         times = OpTimes(per_op(priced.seconds), bound, update, ())
+    if not efficiency.overlap and plan.eager and isinstance(estimator, StepEstimator):
+        # One clock: what the host does besides an op's kernels makes the op longer.
+        bound = times.bound.copy()
+        bound[:, BOUNDS.index("launch")] += op_host.sum(axis=1)
+        times = times._replace(seconds=times.seconds + op_host, bound=bound)
+        op_host = np.zeros_like(op_host)
     return Step(
         program=program,
         plan=plan,

@@ -1,0 +1,162 @@
+"""Kernel models: fits against made-up kernels whose parameters are known, and the profile's form."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traincast.errors import InputFileError
+from traincast.estimate.calibrated.estimator import Calibrated
+from traincast.estimate.calibrated.library import COMPLETE, shipped, shipped_names
+from traincast.estimate.calibrated.models import KernelModel, fit_base, fit_residual
+from traincast.estimate.calibrated.profile import (
+    LARGEST,
+    Profile,
+    profile_from_json,
+    profile_to_json,
+    read_profile,
+)
+from traincast.estimate.calibrated.species import fallbacks, keys_of
+from traincast.estimate.program import FAMILIES, kernels_of, program_of
+from traincast.graph.precision import PRECISIONS, precision_named
+from traincast.hardware import load_device
+from traincast.ingest import zoo_graph
+
+PEAK, BANDWIDTH = 1e15, 4e12
+
+
+def test_the_fit_finds_the_parameters_that_made_the_times() -> None:
+    random = np.random.default_rng(1)
+    flops, traffic = 10 ** random.uniform(6, 14, 200), 10 ** random.uniform(3, 10, 200)
+    seconds = 3e-6 + np.hypot(flops / (PEAK * 0.62), traffic / (BANDWIDTH * 0.85))
+    found = fit_base(flops, traffic, seconds, PEAK, BANDWIDTH)
+    assert found == pytest.approx((0.62, 0.85, 3e-6), rel=1e-3)
+
+
+def test_a_kernel_without_products_has_no_compute_rate() -> None:
+    traffic = np.geomspace(1e4, 1e10, 50)
+    seconds = 2e-6 + traffic / (BANDWIDTH * 0.9)
+    e_c, e_b, floor = fit_base(np.zeros(50), traffic, seconds, PEAK, BANDWIDTH)
+    assert e_c == 0
+    assert (e_b, floor) == pytest.approx((0.9, 2e-6), rel=1e-3)
+
+
+def test_outliers_hardly_move_the_fit() -> None:
+    traffic = np.geomspace(1e4, 1e10, 50)
+    seconds = 2e-6 + traffic / (BANDWIDTH * 0.9)
+    seconds[::10] *= 20
+    _, e_b, _ = fit_base(np.zeros(50), traffic, seconds, PEAK, BANDWIDTH)
+    assert e_b == pytest.approx(0.9, rel=0.1)
+
+
+def test_the_correction_follows_what_was_measured_and_vanishes_far_away() -> None:
+    x = np.linspace(0, 10, 60)[:, None]
+    wave = 0.5 * np.sin(x[:, 0])
+    residual, error = fit_residual(x, wave, np.array([1.0]))
+    assert error < 0.02
+    between = x[:-1] + 0.5 * np.diff(x, axis=0)
+    assert residual.at(between)[0] == pytest.approx(0.5 * np.sin(between[:, 0]), abs=0.03)
+    far, known = residual.at(np.array([[1e3]]))
+    assert far == pytest.approx(residual.mean)
+    assert known == pytest.approx(0)
+
+
+@given(st.floats(1.01, 8), st.sampled_from(("resnet18", "gpt2", "vgg16")))
+def test_more_bandwidth_is_never_slower(times: float, name: str) -> None:
+    profile = shipped(COMPLETE)
+    assert profile is not None
+    device = load_device("h200")
+    faster = replace(device, memory_bandwidth=times * device.memory_bandwidth)
+    precision = PRECISIONS["amp_bf16"]
+    graph = zoo_graph(name)
+    kernels = kernels_of(program_of(graph, precision, "nchw"), 4, graph.seq)
+    engine = Calibrated(profile)
+    before = engine.price(kernels, device, precision).seconds
+    after = engine.price(kernels, faster, precision).seconds
+    assert (after <= before * (1 + 1e-12)).all()
+
+
+def test_every_kernel_of_the_zoo_has_a_model() -> None:
+    """A fallback ends in the kernel's own family, not in any model that happens to be there."""
+    profile = shipped(COMPLETE)
+    assert profile is not None
+    for name in ("resnet50", "mobilenet-v2", "gpt2", "bert-base", "vit-b-16"):
+        graph = zoo_graph(name)
+        for how in ("amp_bf16", "fp32", "tf32", "fp16"):
+            precision = precision_named(how)
+            kernels = kernels_of(program_of(graph, precision, "nhwc"), 2, graph.seq)
+            for i, key in enumerate(keys_of(kernels, precision, "nhwc")):
+                family = FAMILIES[kernels.family[i]]
+                assert any(k in profile.models for k in fallbacks(key, family)), key
+
+
+def test_a_profile_survives_its_own_form() -> None:
+    profile = shipped(COMPLETE)
+    assert profile is not None
+    again = profile_from_json(profile_to_json(profile), "again.json")
+    assert again.models.keys() == profile.models.keys()
+    assert again.errors == profile.errors
+    device, precision = load_device("h200"), PRECISIONS["tf32"]
+    kernels = kernels_of(program_of(zoo_graph("resnet18"), precision, "nchw"), 8, 0)
+    first = Calibrated(profile).price(kernels, device, precision).seconds
+    second = Calibrated(again).price(kernels, device, precision).seconds
+    assert second == pytest.approx(first, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", shipped_names())
+def test_shipped_profiles_are_small_and_say_where_they_come_from(name: str) -> None:
+    profile = shipped(name)
+    assert profile is not None
+    assert profile.device == name == load_device(name).name
+    assert profile.provenance
+    assert len(profile_to_json(profile)) < LARGEST
+
+
+def test_a_profile_of_another_schema_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "old.json"
+    file.write_text(json.dumps({"schema": 99, "device": "h200", "models": {}}))
+    with pytest.raises(InputFileError, match="schema 99.*reads schema 1"):
+        read_profile(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is not a profile"),
+        ('{"schema": 1, "device": "h200", "models": {"a|b|": {"compute": "x"}}}', "damaged"),
+        (
+            '{"schema": 1, "device": "h200", "models": {"a|b|": {"compute": 0, "bandwidth": 1, '
+            '"floor_s": 0, "error": 0, "spread": 0, "rows": 1, "residual": {"scales": [1], '
+            '"mean": 0, "amplitude": 1, "noise": 1, "points": "!", "weights": ""}}}}',
+            "damaged",
+        ),
+    ],
+)
+def test_a_broken_profile_is_named(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "broken.json"
+    file.write_text(text)
+    with pytest.raises(InputFileError, match=said):
+        read_profile(file)
+
+
+def test_factors_multiply_their_group_alone() -> None:
+    model = KernelModel(compute=0, bandwidth=1, floor_s=0, error=0, spread=0, rows=1)
+    models = {"pointwise|fp32|": model, "norm|fp32|": model}
+    plain = Profile(device="h200", models=models, host=None)
+    slow = replace(plain, factors={"norm": 2.0})
+    precision, device = PRECISIONS["fp32"], load_device("h200")
+    kernels = kernels_of(program_of(zoo_graph("resnet18"), precision, "nchw"), 2, 0)
+    keys = keys_of(kernels, precision, "nchw")
+    before = Calibrated(plain).price(kernels, device, precision).seconds
+    after = Calibrated(slow).price(kernels, device, precision).seconds
+    norm = np.array(["batch_norm" in key for key in keys])
+    assert norm.any()
+    assert after[norm] == pytest.approx(2 * before[norm])
+    assert after[~norm] == pytest.approx(before[~norm])

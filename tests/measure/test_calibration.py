@@ -1,0 +1,121 @@
+"""From benchmark rows to kernels and host costs, by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from traincast.errors import InvalidValueError
+from traincast.hardware import load_device
+from traincast.measure.calibration import (
+    fit_updates,
+    host_from,
+    launch_gap,
+    positive_least_squares,
+    profile_from_results,
+    samples_of,
+)
+from traincast.measure.rows import kernel_of
+
+
+def test_a_product_and_its_gradients() -> None:
+    row = {"family": "gemm", "m": 3, "n": 5, "k": 7, "batch": 1, "dtype": "bf16"}
+    dims = {"forward": (3, 5, 7, 1), "data": (3, 7, 5, 1), "weight": (5, 7, 3, 1)}
+    for phase, form in enumerate(("forward", "data", "weight")):
+        found = kernel_of({**row, "form": form})
+        assert found is not None
+        assert found[0] == phase
+        assert found[1].dims == dims[form]
+        assert found[1].flops == 2 * 3 * 5 * 7
+        assert found[1].read + found[1].write == 2 * (15 + 35 + 21)
+
+
+def test_a_strided_grouped_convolution() -> None:
+    row = {
+        "family": "conv", "n": 2, "cin": 8, "cout": 12, "size": 9, "kernel": 3, "stride": 2,
+        "groups": 4, "layout": "nhwc", "form": "forward", "dtype": "fp32",
+    }  # fmt: skip
+    found = kernel_of(row)
+    assert found is not None
+    kernel = found[1]
+    # 9 + 2·1 − 3 = 8, over 2, plus 1: 5 × 5 positions; each output takes 8/4 · 9 multiply-adds.
+    assert kernel.flops == 2 * (2 * 5 * 5 * 12) * (2 * 9)
+    assert kernel.dims == (2 * 25, 3, 2 * 9, 4)
+    assert (kernel.window, kernel.stride, kernel.space) == ((3, 3), 2, 25)
+
+
+def test_a_convolution_with_another_width_and_padding() -> None:
+    row = {
+        "family": "conv", "n": 1, "cin": 4, "cout": 4, "size": 8, "kernel": 1, "kernel_w": 7,
+        "stride": 1, "groups": 1, "layout": "nchw", "form": "forward", "dtype": "fp32",
+    }  # fmt: skip
+    found = kernel_of(row)
+    assert found is not None
+    assert found[1].flops == 2 * 64 * 4 * 4 * 7
+    patch = kernel_of({**row, "kernel": 4, "kernel_w": 4, "stride": 4, "padding": 0})
+    assert patch is not None
+    assert patch[1].dims[0] == 4
+
+
+def test_backward_attention_is_what_both_passes_take_beyond_the_forward() -> None:
+    case = {"family": "attention", "b": 1, "heads": 2, "kv": 2, "seq": 64, "d": 32,
+            "causal": False, "dtype": "bf16"}  # fmt: skip
+    rows = [{**case, "form": "forward", "seconds": 2e-5}, {**case, "form": "both", "seconds": 9e-5}]
+    found = {s.key: s.seconds for s in samples_of(rows)}
+    assert found["attention.forward|bf16|"] == 2e-5
+    assert found["attention.backward|bf16|"] == pytest.approx(7e-5)
+
+
+def test_a_row_that_failed_is_no_sample() -> None:
+    row = {"family": "stream", "op": "add", "rows": 8, "columns": 8, "dtype": "fp32"}
+    assert list(samples_of([{**row, "error": "out of memory"}])) == []
+    assert len(list(samples_of([{**row, "seconds": 1e-6}]))) == 1
+
+
+def test_least_squares_of_at_least_zero() -> None:
+    columns = np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]])
+    assert positive_least_squares(columns, np.array([3.0, 5.0, 7.0])) == pytest.approx([1, 2])
+    # The best line through falling values has a negative slope: without it, their mean.
+    assert positive_least_squares(columns, np.array([3.0, 2.0, 1.0])) == pytest.approx([2, 0])
+
+
+def test_what_an_update_takes_by_tensors_and_bytes() -> None:
+    device = load_device("h200")
+    rows = []
+    for tensors in (1, 10, 100, 300):
+        for elements in (100, 10_000, 1_000_000):
+            moved = tensors * elements * 8 * 4  # momentum touches eight values a parameter
+            seconds = 5e-6 + 1e-7 * tensors + moved / (0.8 * device.memory_bandwidth)
+            rows.append({"family": "update", "op": "momentum", "tensors": tensors,
+                         "elements": elements, "dtype": "fp32", "seconds": seconds})  # fmt: skip
+    found = fit_updates(rows, device)["momentum|fp32"]
+    assert tuple(found) == pytest.approx((5e-6, 1e-7, 0.8), rel=1e-6)
+
+
+def test_the_host_by_op_and_by_optimizer() -> None:
+    def row(op: str, form: str, seconds: float, **more: Any) -> dict[str, Any]:
+        return {"family": "host", "op": op, "form": form, "seconds": seconds, "autocast": False,
+                "dtype": "fp32", **more}  # fmt: skip
+
+    found = host_from([
+        row("add", "infer", 8e-6), row("add", "forward", 10e-6), row("add", "backward", 20e-6),
+        row("momentum", "step", 60e-6, tensors=10), row("momentum", "step", 150e-6, tensors=100),
+    ])  # fmt: skip
+    assert found is not None
+    assert found.ops["add"] == (8e-6, 10e-6, 20e-6)
+    assert found.update["momentum"] == pytest.approx((50e-6, 1e-6))
+    assert host_from([]) is None
+
+
+def test_the_gap_of_a_launch() -> None:
+    rows = [{"family": "launch", "op": "device", "seconds": 2e-6},
+            {"family": "launch", "op": "graph", "seconds": 1.2e-6}]  # fmt: skip
+    assert launch_gap(rows) == pytest.approx(0.8e-6)
+    assert launch_gap(rows[:1]) == 0
+
+
+def test_results_without_a_kernel_are_refused() -> None:
+    with pytest.raises(InvalidValueError, match="no measured kernel"):
+        profile_from_results({"device": "h200"}, [], device="h200")

@@ -1,0 +1,65 @@
+"""Evaluation mode against what PyTorch runs in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="compares with PyTorch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from traincast.graph import verify  # noqa: E402
+from traincast.graph.evaluation import evaluated  # noqa: E402
+from traincast.ingest import resolve  # noqa: E402
+
+_KINDS = {
+    "convolution": "conv", "cudnn_batch_norm": "batch_norm", "native_batch_norm": "batch_norm",
+    "addmm": "linear", "mm": "linear", "native_layer_norm": "layer_norm", "gelu": "gelu",
+    "hardtanh": "hardtanh", "hardtanh_": "hardtanh", "relu": "relu", "relu_": "relu",
+    "silu_": "silu", "sigmoid": "sigmoid", "mean": "mean", "max_pool2d_with_indices": "pool",
+    "_adaptive_avg_pool2d": "mean", "mul": "mul", "add": "add", "add_": "add", "clone": "clone",
+    "native_dropout": "dropout", "bernoulli_": "bernoulli", "_softmax": "softmax", "cat": "concat",
+    "_log_softmax": "cross_entropy",
+}  # fmt: skip
+"""What an aten op is in a graph: its kind, or its function."""
+
+
+class Counting(TorchDispatchMode):  # type: ignore[misc]
+    """Counts aten ops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        name = func.overloadpacket.__name__
+        if name in _KINDS:
+            self.found[_KINDS[name]] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "efficientnet_b0", "convnext_tiny"])
+def test_the_same_ops_as_pytorch_in_eval_mode(name: str) -> None:
+    graph = resolve(f"torchvision:{name}")
+    import torchvision
+
+    with torch.device("meta"):
+        model = torchvision.models.get_model(name, weights=None).eval()
+        image = torch.empty(2, 3, 224, 224)
+    with Counting() as mode, torch.no_grad():
+        model(image)
+    ours: Counter[str] = Counter()
+    for op in evaluated(graph).ops:
+        ours[op.kind if op.kind in _KINDS.values() else str(op.attrs.get("fn"))] += 1
+    wanted = {k: v for k, v in mode.found.items() if k != "clone"}
+    assert {k: ours[k] for k in wanted} == wanted
+    assert not {"dropout", "bernoulli", "cross_entropy"} & set(ours)
+
+
+def test_an_evaluated_graph_is_a_graph_without_gradients() -> None:
+    found = evaluated(resolve("torchvision:efficientnet_b0"))
+    assert verify(found) is found
+    assert not found.needs_grad
+    assert found.parameter_count == resolve("torchvision:efficientnet_b0").parameter_count
