@@ -32,14 +32,12 @@ def test_steps_are_as_close_as_claimed(table: Path) -> None:
     assert [r.problem for r in rows if r.problem] == []
     eager = [r for r in rows if not r.given.get("mode")]
     found = summarise(eager)
-    quiet = found["step_ms quiet"]
-    assert quiet.mape is not None and quiet.mape <= 0.08
-    assert quiet.p90 is not None and quiet.p90 <= 0.20
-    assert quiet.bias is not None and abs(quiet.bias) <= 0.04
-    step = found["step_ms"]
-    assert step.mape is not None and step.mape <= 0.15
-    assert step.coverage is not None and 0.80 <= step.coverage <= 0.98
-    memory = found["peak_gib"]
-    assert memory.mape is not None and memory.mape <= 0.08
+    quiet, step, memory = (found[k] for k in ("step_ms quiet", "step_ms", "peak_gib"))
+    assert (quiet.mape or 1) <= 0.08
+    assert (quiet.p90 or 1) <= 0.20
+    assert abs(quiet.bias or 0) <= 0.04
+    assert (step.mape or 1) <= 0.15
+    assert 0.80 <= (step.coverage or 0) <= 0.98
+    assert (memory.mape or 1) <= 0.08
     assert all(r.fits is False for r in rows if r.out_of_memory)
     assert all(r.fits for r in rows if not r.out_of_memory)

@@ -15,6 +15,7 @@ from traincast.graph.precision import PRECISIONS
 from traincast.hardware import load_cluster, load_device, load_link
 from traincast.ingest import zoo_graph
 from traincast.simulate.predict import predict
+from traincast.simulate.prediction import Prediction
 from traincast.simulate.scale import scale
 from traincast.simulate.step import Plan
 
@@ -31,10 +32,16 @@ def run(model: str = "alexnet", where: str = "4x4xp100", **options):
     )  # fmt: skip
 
 
+def plain_alexnet() -> Prediction:
+    return predict(
+        "alexnet", "p100", batch=32, precision="fp32", optimizer="momentum", estimator="roofline"
+    )
+
+
 def test_one_device_is_a_plain_prediction() -> None:
     for strategy in ("data", "model", "hybrid"):
         (row,) = run(devices=[1], strategies=[strategy])
-        alone = predict("alexnet", "p100", batch=32, precision="fp32", optimizer="momentum", estimator="roofline")
+        alone = plain_alexnet()
         assert row.step_s == alone.seconds
         assert row.communication_s == 0
         assert row.speedup == row.efficiency == 1
@@ -83,7 +90,7 @@ def test_overlap_hides_at_most_the_backward_pass() -> None:
     (hidden,) = run(where="ethernet-10g", devices=[8], strategies=["data"])
     (serial,) = run(where="ethernet-10g", devices=[8], strategies=["data"], overlap=False)
     assert hidden.compute_s <= hidden.step_s <= serial.step_s
-    alone = predict("alexnet", "p100", batch=32, precision="fp32", optimizer="momentum", estimator="roofline")
+    alone = plain_alexnet()
     backward = alone.step.device_s["backward"]
     assert serial.step_s - hidden.step_s <= backward * (1 + 1e-9)
 

@@ -167,7 +167,9 @@ def fit_residual(features: Floats, log_ratio: Floats, scales: Floats) -> tuple[R
     error, noise, scales = min(
         ((*judge(scales * stretch), scales * stretch) for stretch in _STRETCH), key=lambda t: t[0]
     )
-    told = np.flatnonzero(np.ptp(features, axis=0) > 0) if len(rest) >= _ENOUGH else []
+    told: list[int] = []
+    if len(rest) >= _ENOUGH:
+        told = [int(i) for i in np.flatnonzero(np.ptp(features, axis=0) > 0)]
     for feature in (*told, *told):
         for turn in _TURNS:
             reach = scales.copy()

@@ -153,7 +153,8 @@ def features_of(family: str, kernels: Kernels, index: Ints) -> Floats:
         logs = np.log2(np.column_stack([dims[:, 0], dims[:, 1], space]))
         return np.column_stack([logs, _aligned(space)])
     if family in ROWWISE:
-        return np.log2(np.column_stack([dims[:, 0], dims[:, 1], dims[:, 2]]))
+        rowwise: Floats = np.log2(dims[:, :3])
+        return rowwise
     if family == "pool":
         return np.column_stack([np.log2(traffic), np.log2(kernels.window[index].prod(axis=1))])
     return np.log2(traffic)[:, None]
