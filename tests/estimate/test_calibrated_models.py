@@ -1,4 +1,4 @@
-"""Kernel models: fits against made-up kernels whose parameters are known, and the profile's form."""
+"""Kernel models: fits to made-up kernels whose parameters are known, and the profile's form."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_shipped_profiles_are_small_and_say_where_they_come_from(name: str) -> N
 def test_a_profile_of_another_schema_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "old.json"
     file.write_text(json.dumps({"schema": 99, "device": "h200", "models": {}}))
-    with pytest.raises(InputFileError, match="schema 99.*reads schema 1"):
+    with pytest.raises(InputFileError, match=r"schema 99.*reads schema 1"):
         read_profile(file)
 
 

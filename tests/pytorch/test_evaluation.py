@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="compares with PyTorch")
 
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from traincast.graph import verify  # noqa: E402
-from traincast.graph.evaluation import evaluated  # noqa: E402
-from traincast.ingest import resolve  # noqa: E402
+from traincast.graph import verify
+from traincast.graph.evaluation import evaluated
+from traincast.ingest import resolve
 
 _KINDS = {
     "convolution": "conv", "cudnn_batch_norm": "batch_norm", "native_batch_norm": "batch_norm",

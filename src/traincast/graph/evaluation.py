@@ -15,8 +15,9 @@ _MOVES = ("view", "copy")
 def evaluated(graph: Graph) -> Graph:
     """Return the forward pass in evaluation mode.
 
-    No gradient flows, so that nothing is kept for one. Dropout passes its input on, and so does a product with random noise (stochastic depth). What
-    only the loss needs is left out; a network that computes its own loss otherwise is kept whole.
+    No gradient flows, so that nothing is kept for one. Dropout passes its input on, and so does a
+    product with random noise (stochastic depth). What only the loss needs is left out; a network
+    that computes its own loss otherwise is kept whole.
     """
     readers: dict[str, list[Op]] = {}
     for op in graph.ops:
@@ -62,7 +63,7 @@ def _spares(op: Op, readers: dict[str, list[Op]]) -> bool:
 
 
 def _result(graph: Graph, ops: list[Op], same: dict[str, str]) -> str:
-    """Return the tensor that evaluation ends in: what a cross-entropy is taken of, else the loss."""
+    """Return the tensor that evaluation ends in: what cross-entropy is taken of, or the loss."""
     last = graph.loss or graph.ops[-1].outputs[0]
     made = {name: op for op in ops for name in op.outputs}
     op = made.get(same.get(last, last))
