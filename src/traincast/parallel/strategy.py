@@ -61,8 +61,8 @@ class LayerSplit:
     def place(self, part: int) -> dict[str, int]:
         """Return the index of a part along each dim that is split."""
         index: dict[str, int] = {}
-        for dim, degree in reversed(self.degrees.items()):
-            part, index[dim] = divmod(part, degree)
+        for dim in reversed(tuple(self.degrees)):
+            part, index[dim] = divmod(part, self.degrees[dim])
         return index
 
     def __str__(self) -> str:
