@@ -86,7 +86,16 @@ def show(
     if network is not None:
         raise InvalidValueError(f"{name} is no cluster; leave out --network, or write 2x8x{name}")
     if device is not None:
-        out(report.device_dict(device) if json else report.device_card(device))
+        from traincast.estimate.registry import estimator_for
+
+        basis = estimator_for("auto", device).basis
+        if json:
+            out({**report.device_dict(device), "basis": basis})
+            return
+        from rich.text import Text
+
+        out(report.device_card(device))
+        out(Text(f"\nPredictions rest on: {basis}."))
         return
     try:
         link = load_link(name)
