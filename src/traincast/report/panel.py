@@ -180,7 +180,8 @@ def _suggestions(found: Prediction) -> RenderableType:
 
 
 def _basis(found: Prediction) -> Text:
-    lines = [f"Estimator {found.estimator}, resting on a {found.basis}; no run was measured."]
+    rests = found.basis if found.basis.startswith("published") else f"a {found.basis}"
+    lines = [f"Estimator {found.estimator}, resting on {rests}; no run was measured."]
     lines += [note[0].upper() + note[1:] + "." for note in found.notes]
     if found.step.unpriced:
         named = ", ".join(f"{op} ({share:.1%})" for op, share in found.step.unpriced.items())
