@@ -100,7 +100,7 @@ def positive_least_squares(columns: Floats, wanted: Floats) -> list[float]:
     used = list(range(columns.shape[1]))
     values: Floats = np.zeros(0)
     while used:
-        values = np.linalg.lstsq(columns[:, used], wanted, rcond=None)[0]
+        values = np.asarray(np.linalg.lstsq(columns[:, used], wanted, rcond=None)[0], dtype=float)
         if values.min() >= 0:
             break
         used.pop(int(values.argmin()))
@@ -115,10 +115,23 @@ AROUND = {"python_s": 1.64, "infer_s": 1.4, "parameter_s": 2.0}
 from 30 host-bound training steps of 11 networks on the H200's host."""
 
 
+def fresh_seconds(rows: Iterable[Row]) -> float:
+    """Return seconds for each byte of fresh memory, beyond those of filling known memory."""
+    fills = [r for r in rows if r.get("op") in _FILLS and "seconds" in r]
+    rates = {op: [r["seconds"] / r["bytes"] for r in fills if r["op"] == op] for op in _FILLS}
+    if not all(rates.values()):
+        return 0.0
+    return max(0.0, float(np.median(rates["fresh"]) - np.median(rates["refill"])))
+
+
+_FILLS = ("fresh", "refill")
+
+
 def host_from(rows: Iterable[Row]) -> Host | None:
     """Return the host's measured dispatch costs."""
     ops: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     steps: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    rows = list(rows)
     for row in rows:
         if row.get("family") != "host" or "seconds" not in row:
             continue
@@ -142,6 +155,7 @@ def host_from(rows: Iterable[Row]) -> Host | None:
         update[_UPDATES.get(name, name)] = (fixed, each)
     unit = costs.get("add", next(iter(costs.values())))[1]
     return Host(
+        fresh_s=fresh_seconds(rows),
         ops=costs,
         update=update,
         python_s=AROUND["python_s"] * unit,

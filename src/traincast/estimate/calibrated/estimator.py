@@ -10,6 +10,7 @@ import numpy as np
 from traincast.estimate.calibrated.host import host_table
 from traincast.estimate.calibrated.models import KernelModel
 from traincast.estimate.calibrated.profile import Profile
+from traincast.estimate.calibrated.serial import FUSED, beside_kernels
 from traincast.estimate.calibrated.species import (
     fallbacks,
     features_of,
@@ -92,6 +93,8 @@ class Calibrated:
         """What a prediction rests on."""
         if self.own and not self.profile.models and self.base is not None:
             return f"profile of {self.base.device}, adjusted to runs on {self.profile.device}"
+        if self.own and "sources" in self.profile.provenance:
+            return f"published timings of {self.profile.device}"
         if self.own:
             return f"calibration of {self.profile.device}"
         return f"profile of {self.profile.device}, transferred by datasheet"
@@ -159,6 +162,8 @@ class Calibrated:
             if group_of(key, family) == "grouped":
                 wide = index[group_depth(kernels)[index] >= WIDE]
                 seconds[wide] *= self.factor(source, groups_of(key, family, WIDE)[-1])
+        if not self.efficiency(device).overlap:
+            seconds[[name in FUSED for name in kernels.names]] = 0.0
         gap = next((p.gap_s for p in self._profiles if p.gap_s), 0.0)
         return Pricing(seconds + gap * kernels.launches, bound)
 
@@ -167,6 +172,8 @@ class Calibrated:
         source = self._hosted
         factor = self.factor(source, "host")
         if source is not None and source.host is not None and "host" in self.parts:
+            if not self.efficiency(device).overlap:
+                return factor * beside_kernels(source.host, program, kernels, training)
             return factor * host_table(source.host, program, kernels, training)
         share = 1.0 if training else 0.6
         return factor * share * host_seconds(program, kernels, self.efficiency(device))
@@ -188,6 +195,8 @@ class Calibrated:
             seconds = source.updates[key].seconds(count, moved, device.memory_bandwidth)
         seconds *= self.factor(source, "vector")
         hosted = self._hosted
+        if not self.efficiency(device).overlap:
+            return seconds, 0.0, moved
         if hosted is not None and hosted.host is not None and optimizer.name in hosted.host.update:
             each = hosted.host.update[optimizer.name]
             host = (each[0] + each[1] * count) * hosted.host.scale

@@ -61,9 +61,9 @@ def host_table(host: Host, program: Program, kernels: Kernels, training: bool) -
     for i, op in enumerate(program.classes):
         if op.kind == "accumulate":
             # Autograd adds gradients up in its own loop, without Python.
-            rows[i, 1] = further[i, 1] * _cost(host, "add")[0]
+            rows[i, 1] = further[i, 1] * op_cost(host, "add")[0]
             continue
-        infer, forward, backward = _cost(host, dispatched(op))
+        infer, forward, backward = op_cost(host, dispatched(op))
         grad = any(s.grad for s in op.ins)
         if not training:
             rows[i, 0] = INFERENCE * infer + host.infer_s
@@ -75,7 +75,8 @@ def host_table(host: Host, program: Program, kernels: Kernels, training: bool) -
     return rows[program.op_class] * host.scale
 
 
-def _cost(host: Host, op: str) -> tuple[float, float, float]:
+def op_cost(host: Host, op: str) -> tuple[float, float, float]:
+    """Return seconds of an op without autograd, recorded by it, and backward."""
     for name in (op, op.rstrip("_"), "add"):
         if name in host.ops:
             return host.ops[name]

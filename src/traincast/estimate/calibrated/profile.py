@@ -42,6 +42,8 @@ class Host:
     """For each parameter in the backward pass: its gradient is put in place."""
     update: Mapping[str, tuple[float, float]] = field(hash=False, default_factory=dict)
     """For each optimizer: seconds a step, and seconds for each parameter tensor."""
+    fresh_s: float = 0.0
+    """For each byte of memory that a CPU's system has to clear before it hands it out."""
     scale: float = 1.0
     """Factor on all of it."""
 
@@ -98,6 +100,7 @@ def profile_to_json(profile: Profile) -> str:
             "infer_s": _short(host.infer_s),
             "parameter_s": _short(host.parameter_s),
             "update": {k: [_short(v) for v in row] for k, row in host.update.items()},
+            **({"fresh_s": _short(host.fresh_s)} if host.fresh_s else {}),
             "scale": host.scale,
         },
         "updates": {k: [_short(v) for v in u] for k, u in sorted(profile.updates.items())},
@@ -187,6 +190,7 @@ def _host(form: Mapping[str, Any]) -> Host:
         infer_s=float(form.get("infer_s", 0.0)),
         parameter_s=float(form.get("parameter_s", 0.0)),
         update={k: (float(v[0]), float(v[1])) for k, v in form.get("update", {}).items()},
+        fresh_s=float(form.get("fresh_s", 0.0)),
         scale=float(form.get("scale", 1.0)),
     )
 

@@ -41,14 +41,14 @@ class Group:
 def product_dtype(draw: random.Random) -> str:
     """Draw the type of a matrix product or convolution."""
     if HERE.device == "cpu":
-        return draw.choice(("fp32",) * 4 + ("bf16",))
+        return draw.choice(("fp32",) * 9 + ("bf16",))
     return draw.choice(("bf16",) * 4 + ("tf32",) * 3 + ("fp32",) * 2 + ("fp16",))
 
 
 def memory_dtype(draw: random.Random) -> str:
     """Draw the type of a kernel that does no products: TF32 does not concern it."""
     if HERE.device == "cpu":
-        return draw.choice(("fp32",) * 4 + ("bf16",))
+        return draw.choice(("fp32",) * 9 + ("bf16",))
     return draw.choice(("bf16",) * 4 + ("fp32",) * 4 + ("fp16",))
 
 

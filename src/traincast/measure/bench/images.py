@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from traincast.measure.bench.groups import Group, memory_dtype, some
-from traincast.measure.bench.timing import Call, tensor
+from traincast.measure.bench.timing import HERE, Call, tensor
 
 _BATCH_NORMS = ("batch_norm", "batch_norm_backward", "batch_norm_infer")
 _SINGLE = (
@@ -30,17 +30,20 @@ _RESIZES = ("nearest", "nearest_backward", "bilinear", "bilinear_backward")
 
 def image_groups(draw: random.Random) -> Iterator[Group]:
     """Yield norms and pooling in both layouts, window moves, and resizing to twice the size."""
+    cuda = HERE.device == "cuda"
     while True:
         for kind in ("batch", "single", "batch", "single", "batch", "moves", "resizes"):
             c = draw.choice(_CHANNELS_SEEN)
             size, n = (
                 draw.choice((7, 14, 28, 56, 112)),
-                draw.choice((1, 4, 8, 16, 32, 64, 128, 256)),
+                draw.choice((1, 4, 8, 16, 32, 64, 128, 256) if cuda else (1, 2, 4, 8, 16, 32)),
             )
             if kind == "batch":
                 size = draw.choice((1, 7, 8, 12, 14, 17, 28, 35, 56, 75, 112, 149))
             ops, held = tuple(dict.fromkeys(some(draw, _SINGLE, 5))), 8.0
             layouts: tuple[str, ...] = ("nchw", "nhwc")
+            if not cuda and draw.random() < 0.8:
+                layouts = ("nchw",)
             if kind == "batch":
                 ops = _BATCH_NORMS
             elif kind == "moves":

@@ -11,12 +11,15 @@ import torch.nn.functional as F  # noqa: N812
 
 from traincast.measure.bench.groups import Group, product_dtype
 from traincast.measure.bench.shapes import conv_shapes, transposed_shapes
-from traincast.measure.bench.timing import Call, Case, tensor
+from traincast.measure.bench.timing import HERE, Call, Case, tensor
 
 _FORMS = ("forward", "data", "weight")
 _HIDDEN = (192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 8192)
 _VOCABULARIES = (30522, 32000, 50257, 128256, 151936)
 _BATCHES = (1, 4, 8, 16, 32, 64, 128, 256)
+_BATCHES_HERE = (1, 2, 4, 8, 8, 16, 32)
+_LAST = 0.15
+"""Share of convolutions that a CPU also runs with channels last."""
 _CHANNELS = (16, 24, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)
 
 
@@ -27,7 +30,7 @@ def gemm_groups(draw: random.Random) -> Iterator[Group]:
             m, n, k = _used_product(draw) if real else _any_product(draw)
             keys = {"m": m, "n": n, "k": k, "batch": 1, "dtype": product_dtype(draw)}
             yield Group("gemm", keys, "form", _FORMS, m * n + n * k + k * m, 2.0 * m * n * k)
-        batch = int(2 ** draw.uniform(3, 11))
+        batch = int(2 ** draw.uniform(3, 11 if HERE.device == "cuda" else 8))
         s = draw.choice((49, 64, 128, 197, 256, 512, 1024))
         d = draw.choice((32, 64, 128))
         for m, n, k in ((s, s, d), (s, d, s)):
@@ -113,12 +116,13 @@ def _conv_layouts(draw: random.Random, shape: Case, forms: tuple[str, ...]) -> I
     after = side * shape["stride"] if turned else -(-side // shape["stride"])
     image = cin * side**2 + cout * after**2
     weights = cin * cout // shape["groups"] * shape["kernel"] * _width(shape)
-    fitting = [n for n in _BATCHES if n * image * width < 3e9]
-    batch = draw.choice(fitting or _BATCHES[:1])
+    cuda = HERE.device == "cuda"
+    most, batches = (3e9, _BATCHES) if cuda else (6e7, _BATCHES_HERE)
+    batch = draw.choice([n for n in batches if n * image * width < most] or batches[:1])
     if cin == 3:
         forms = tuple(form for form in forms if form != "data")  # images need no gradient
     flops = 2.0 * batch * weights * (side if turned else after) ** 2
-    for layout in ("nchw", "nhwc"):
+    for layout in ("nchw", "nhwc") if cuda or draw.random() < _LAST else ("nchw",):
         keys = {"n": batch, **shape, "layout": layout, "dtype": dtype}
         yield Group("conv", keys, "form", forms, 2 * batch * image + weights, flops)
 

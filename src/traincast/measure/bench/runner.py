@@ -47,7 +47,15 @@ from traincast.measure.bench.system import (
     update,
     update_groups,
 )
-from traincast.measure.bench.timing import HERE, Call, Case, seconds_of, tensor
+from traincast.measure.bench.timing import (
+    HERE,
+    Call,
+    Case,
+    keep_memory,
+    rotating,
+    seconds_of,
+    tensor,
+)
 
 Build = Callable[[Group], dict[str, Call]]
 FIRST: dict[str, tuple[Callable[[random.Random], Iterator[Group]], Build]] = {
@@ -66,6 +74,10 @@ FAMILIES: dict[str, tuple[Callable[[random.Random], Iterator[Group]], Build, int
     "update": (update_groups, update, 1),
 }
 """Families without end: their groups, what runs one, and how many of them come in each turn."""
+TURN = {"gemm": 4, "conv": 8, "attention": 1, "stream": 4, "row": 2, "image": 4, "update": 2}
+"""How many come in each turn on a CPU, where every case takes long enough to be timed at once."""
+_CACHED, _COPIES = 2.5e8, 40
+"""Bytes that come round before a CPU uses the same ones again, and most copies of a case."""
 UNCAPTURED = frozenset((
     "both", "dropout", "batch_norm_backward", "embedding_backward", "sort", "topk", "cumsum",
     "bilinear_backward", "nearest_backward",
@@ -86,10 +98,12 @@ def groups(seed: int) -> Iterator[Group]:
     )
     drawn = {name: entry[0](random.Random(f"{seed}{name}")) for name, entry in FAMILIES.items()}
     fits = _fits()
+    here = {} if HERE.device == "cuda" else TURN
+    turn = {name: here.get(name, entry[2]) for name, entry in FAMILIES.items()}
     while True:
         yield from itertools.islice(first, _EARLY)
-        for name, (_, _, weight) in FAMILIES.items():
-            yield from itertools.islice(filter(fits, drawn[name]), weight)
+        for name, count in turn.items():
+            yield from itertools.islice(filter(fits, drawn[name]), count)
 
 
 def _fits() -> Callable[[Group], bool]:
@@ -100,16 +114,16 @@ def _fits() -> Callable[[Group], bool]:
         x = tensor((side, side), dtype)
         _allow_tf32(dtype)
         rates[dtype] = 2 * side**3 / seconds_of(partial(torch.mm, x, x))[0]
-    largest = min(32e9, 0.4 * torch.cuda.get_device_properties(0).total_memory) if cuda else 3e8
-    bandwidth = 5e11 if cuda else 4e9
+    largest = min(32e9, 0.4 * torch.cuda.get_device_properties(0).total_memory) if cuda else 1.5e8
+    bandwidth = 5e11 if cuda else 1e10
     count = itertools.count()
 
     def small(group: Group) -> bool:
         grouped = group.keys.get("groups", 1) > 1
         seconds = group.flops / ((0.04 if grouped else 0.3) * rates[group.keys["dtype"]])
         seconds += group.bytes / bandwidth
-        # On a CPU small cases come first: the longest that is taken grows from 20 to 150 ms a call.
-        most = 0.1 if cuda else 0.02 + 0.13 * min(1.0, next(count) / 3000)
+        # On a CPU small cases come first: the longest that is taken grows from 40 to 150 ms a call.
+        most = 0.1 if cuda else 0.04 + 0.11 * min(1.0, next(count) / 3000)
         return group.bytes < largest and seconds < most
 
     return small
@@ -156,7 +170,7 @@ def _measure_group(group: Group, todo: list[Case], begin: Callable[[Case], None]
     begin(todo[0])
     try:
         if group.family != "host":
-            calls = (FIRST | FAMILIES)[group.family][1](group)
+            calls = _built(group)
     except (RuntimeError, NotImplementedError, MemoryError) as error:
         yield from ({**case, "error": _said(error)} for case in todo)
         return
@@ -168,6 +182,16 @@ def _measure_group(group: Group, todo: list[Case], begin: Callable[[Case], None]
             yield {**case, "error": _said(error)}
             if not usable():
                 return
+
+
+def _built(group: Group) -> dict[str, Call]:
+    """Return the calls of a group; on a CPU of several like it in turn, so that caches forget."""
+    build = (FIRST | FAMILIES)[group.family][1]
+    if HERE.device == "cuda" or group.family in FIRST:
+        return dict(build(group))
+    copies = max(1, min(_COPIES, round(_CACHED / max(group.bytes, 1.0))))
+    made = [build(group) for _ in range(copies)]
+    return {name: rotating([calls[name] for calls in made]) for name in made[0]}
 
 
 def _timed(group: Group, case: Case, calls: dict[str, Call]) -> Case:
@@ -207,6 +231,8 @@ def start(device: str | None) -> None:
         if not torch.cuda.is_available():
             raise SystemExit("torch sees no CUDA or ROCm device here; use --device cpu")
         torch.cuda.set_stream(torch.cuda.Stream())
+    else:
+        keep_memory()
 
 
 def read_rows(path: Path, here: Case) -> set[str]:

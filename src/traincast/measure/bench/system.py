@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -17,14 +18,19 @@ _UPDATES = (
 )  # fmt: skip
 
 
+_UPDATES_HERE = ("adamw_fused", "momentum", "sgd", "adam_fused") * 3 + ("adamw_for", "sgd_for")
+
+
 def update_groups(draw: random.Random) -> Iterator[Group]:
     """Yield optimizer steps over sets of equal tensors, up to a billion parameters in all."""
     while True:
-        for op in _UPDATES:
+        for op in _UPDATES if HERE.device == "cuda" else _UPDATES_HERE:
             tensors = int(2 ** draw.uniform(1, 5 if op.endswith("_for") else 9))
             most = 30 if HERE.device == "cuda" else 24
-            elements = int(2 ** draw.uniform(8, most)) // tensors + 1
-            dtype = draw.choice(("fp32", "fp32", "bf16"))
+            elements = (
+                int(2 ** draw.uniform(8 if HERE.device == "cuda" else 14, most)) // tensors + 1
+            )
+            dtype = draw.choice(("fp32", "fp32", "bf16") if HERE.device == "cuda" else ("fp32",))
             keys = {"tensors": tensors, "elements": elements, "dtype": dtype}
             yield Group("update", keys, "op", (op,), 7.0 * tensors * elements)
 
@@ -57,10 +63,10 @@ def optimizer(op: str, made: list[torch.Tensor]) -> torch.optim.Optimizer:
 def copy_groups(draw: random.Random) -> Iterator[Group]:
     """Yield copies between host and device, or within the host's memory."""
     ops = ("h2d_pinned", "h2d_pageable", "d2h_pinned", "d2h_pageable", "d2d")
-    powers = range(10, 31, 2) if HERE.device == "cuda" else range(10, 27, 2)
+    powers = range(10, 31, 2) if HERE.device == "cuda" else range(22, 27)
     for power in draw.sample(powers, len(powers)):
         keys = {"bytes": 2**power, "dtype": "int8"}
-        chosen = ops if HERE.device == "cuda" else ("memcpy",)
+        chosen = ops if HERE.device == "cuda" else ("memcpy", "refill", "fresh")
         yield Group("copy", keys, "op", chosen, 2.0**power)
 
 
@@ -69,7 +75,11 @@ def copy(group: Group) -> dict[str, Call]:
     size = group.keys["bytes"]
     there, back = (torch.zeros(size, dtype=torch.int8, device=HERE.device) for _ in range(2))
     if HERE.device == "cpu":
-        return {"memcpy": lambda: back.copy_(there)}
+        return {
+            "memcpy": lambda: back.copy_(there),
+            "refill": there.zero_,
+            "fresh": lambda: torch.frombuffer(_mapped(size), dtype=torch.int8).zero_(),
+        }
     plain = torch.zeros(size, dtype=torch.int8)
     pinned = torch.zeros(size, dtype=torch.int8).pin_memory()
     return {
@@ -79,6 +89,13 @@ def copy(group: Group) -> dict[str, Call]:
         "d2h_pageable": lambda: plain.copy_(there),
         "d2d": lambda: back.copy_(there),
     }
+
+
+def _mapped(size: int) -> mmap.mmap:
+    """Return memory that the system has to clear page by page, as a C library maps it."""
+    if not hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(-1, size)
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def launch_groups(_: random.Random) -> Iterator[Group]:

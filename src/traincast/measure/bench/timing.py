@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
+import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +24,7 @@ TYPES = {
     "int8": torch.int8,
 }
 _SLEEP_HZ = 2e9  # cycles a second of a sleeping device, at most
+_MALLOC = ((-4, 0), (-1, 2**31 - 1))  # M_MMAP_MAX, M_TRIM_THRESHOLD of glibc's malloc.h
 
 
 class Place:
@@ -113,12 +117,33 @@ def _elapsed(run: Call, count: int, lead: float = 0.0) -> float:
     return float(start.elapsed_time(end)) / 1e3
 
 
+def keep_memory() -> None:
+    """Let the C library keep what is freed, so that kernels on a CPU wait for no fresh pages.
+
+    Pages that the system hands out anew cost more than the kernels that fill them. How many a step
+    takes depends on the whole step; here they would come and go with the order of cases.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        for parameter, value in _MALLOC:
+            ctypes.CDLL(None).mallopt(parameter, value)
+
+
+def rotating(calls: Sequence[Call]) -> Call:
+    """Return a call that runs each of several in turn: caches forget what comes round seldom."""
+    turns = itertools.cycle(calls)
+
+    def turn() -> Any:
+        return next(turns)()
+
+    return turn
+
+
 def _cpu_times(run: Call) -> list[float]:
-    """Return times of about 50 ms of calls in all; the calmer half of them."""
+    """Return times of about 30 ms of calls in all; the calmer half of them."""
     first = _wall(run, 1)
     once = _wall(run, 1) if first < 2 else first
-    repeats = max(1, min(500, int(4e-3 / max(once, 1e-7))))
-    samples = max(3, min(10, int(0.05 / max(once * repeats, 1e-7))))
+    repeats = max(1, min(500, int(3e-3 / max(once, 1e-7))))
+    samples = max(3, min(10, int(0.03 / max(once * repeats, 1e-7))))
     if once > 0.3:
         return [once]
     times = sorted(_wall(run, repeats) / repeats for _ in range(samples))
