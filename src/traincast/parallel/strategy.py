@@ -5,8 +5,9 @@ parts, at most the number of devices. Part k runs on device k, parts counted in 
 the dims in the order of `DIMS`. An axis of length L split p ways gives part i the positions from
 i·L // p to (i + 1)·L // p, so parts differ by at most one.
 
-A layer that is not listed follows the one it reads from: elementwise ops, batch norm, dropout and
-views do.
+An op that is not listed follows the layer it reads from: elementwise ops, batch norm, dropout and
+views do. One that reads from several, such as a residual's addition, follows the last of those that
+give it a tensor of its output's shape (`layers.network_of` tells).
 """
 
 from __future__ import annotations
