@@ -151,8 +151,8 @@ def _write_profile(
     new: int | None = None, problem: str = "",
 ) -> None:  # fmt: skip
     """Fit the profile of results, write it, and say so."""
-    from traincast.estimate.calibrated.library import profiles_folder
     from traincast.estimate.calibrated.profile import profile_to_json
+    from traincast.hardware.files import profiles_folder
     from traincast.measure.bench.naming import device_file, device_name, own_name
     from traincast.measure.calibration import profile_from_results
     from traincast.report.files import write_text
@@ -186,7 +186,7 @@ def _write_profile(
         })  # fmt: skip
     else:
         show(_families(results))
-        used = f"; predictions with --device {reference} use it" if output is None else ""
+        used = f"; predictions with --device {found.device} use it" if output is None else ""
         show(f"\nWrote {path}{used}.")
     if problem:
         print(f"traincast: it ended early: {problem}", file=sys.stderr)
@@ -219,9 +219,10 @@ def _adjust(
     runs: Path, profile: Path | None, name: str | None, output: Path | None, as_json: bool
 ) -> None:
     """Adjust a profile to measured training steps."""
-    from traincast.estimate.calibrated.library import profile_for, profiles_folder
+    from traincast.estimate.calibrated.library import profile_for
     from traincast.estimate.calibrated.profile import Profile, profile_to_json, read_profile
     from traincast.hardware import load_device
+    from traincast.hardware.files import profiles_folder
     from traincast.report.files import check_writable, write_text
     from traincast.report.output import show
 

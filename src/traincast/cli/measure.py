@@ -194,7 +194,8 @@ def beside(found: Measured, name: str | None) -> tuple[Prediction | None, list[s
     from traincast.simulate.predict import predict
 
     if name is None:
-        return None, [f"no prediction: {found.device} is not in the catalog; say --as DEVICE"]
+        how = "say --as DEVICE" if found.workload.unit != "cpu" else "run `traincast calibrate`"
+        return None, [f"no prediction: {found.device} is not in the catalog; {how}"]
     w = found.workload
     try:
         with contextlib.redirect_stdout(sys.stderr):

@@ -70,11 +70,11 @@ def estimator_for(name: str, device: Device, profile: Path | None = None) -> Est
 @lru_cache(maxsize=128)
 def _for_device(name: str, device: Device) -> Estimator:
     from traincast.estimate.calibrated.estimator import Calibrated
-    from traincast.estimate.calibrated.library import COMPLETE, nearest, profile_for, shipped
+    from traincast.estimate.calibrated.library import complement, nearest, profile_for
 
     own = None if name == "transfer" else profile_for(device)
     if own is not None:
-        return Calibrated(own, base=None if own.device == COMPLETE else shipped(COMPLETE))
+        return Calibrated(own, base=complement(own, device))
     if name == "calibrated":
         raise InvalidValueError(
             f"{device.name} has no profile; measure it with `traincast calibrate`, or use "
@@ -82,7 +82,7 @@ def _for_device(name: str, device: Device) -> Estimator:
         )
     similar = nearest(device)
     if similar is not None:
-        base = None if similar.device == COMPLETE else shipped(COMPLETE)
+        base = complement(similar, device)
         return Calibrated(similar, own=False, base=base, name="transfer")
     if name == "transfer":
         raise InvalidValueError(f"no profile is of a device like {device.name}; use roofline")
@@ -91,10 +91,10 @@ def _for_device(name: str, device: Device) -> Estimator:
 
 def _from_file(path: Path, device: Device) -> Estimator:
     from traincast.estimate.calibrated.estimator import Calibrated
-    from traincast.estimate.calibrated.library import COMPLETE, shipped
+    from traincast.estimate.calibrated.library import complement
     from traincast.estimate.calibrated.profile import read_profile
 
     found = read_profile(path)
     own = found.device == device.name
-    base = None if found.device == COMPLETE else shipped(COMPLETE)
+    base = complement(found, device)
     return Calibrated(found, own=own, base=base, name="calibrated" if own else "transfer")

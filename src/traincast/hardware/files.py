@@ -1,12 +1,25 @@
-"""Reading a TOML file that a person wrote: every way it can fail names the file and the fix."""
+"""Where a user's devices are, and reading a TOML file that a person wrote.
+
+Every way in which reading can fail names the file and the fix.
+"""
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from traincast.errors import InputFileError, near_names
+
+
+def profiles_folder() -> Path:
+    """Return where this user's profiles are, with files of devices that the catalog lacks."""
+    chosen = os.environ.get("TRAINCAST_PROFILES")
+    if chosen:
+        return Path(chosen)
+    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(data).expanduser() / "traincast" / "profiles"
 
 
 def read_toml(path: Path) -> dict[str, Any]:

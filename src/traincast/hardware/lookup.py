@@ -16,7 +16,7 @@ from typing import Any
 from traincast.errors import InputFileError, InvalidValueError, UnknownNameError
 from traincast.hardware.cluster import Cluster, parse_shape, spread
 from traincast.hardware.device import Device
-from traincast.hardware.files import read_toml
+from traincast.hardware.files import profiles_folder, read_toml
 from traincast.hardware.link import Link
 from traincast.hardware.names import fold
 
@@ -38,13 +38,21 @@ def load_device(ref: str | Device) -> Device:
     """Return the device that `ref` names: a built-in id or alias, or a path to a device file.
 
     Case, `-`, `_`, spaces and a leading vendor word do not count: "NVIDIA H200" is h200. Anything
-    that ends in `.toml` or contains a slash is a path. A `Device` is returned as it is.
+    that ends in `.toml` or contains a slash is a path. A `Device` is returned as it is. A name that
+    the catalog lacks may be one that `traincast calibrate` gave to this machine's: this-cpu.
     """
     if isinstance(ref, Device):
         return ref
     if is_path(ref):
         return _user_device(ref)
+    if fold(ref) not in _device_index() and own_device(ref).is_file():
+        return _user_device(str(own_device(ref)))
     return _builtin_device(resolve_device_name(ref))
+
+
+def own_device(name: str) -> Path:
+    """Return where the file of a device that this user calibrated is, if there is one."""
+    return profiles_folder() / f"{name.strip().lower()}.toml"
 
 
 def resolve_device_name(ref: str) -> str:
@@ -136,7 +144,7 @@ def _network(ref: str | Link) -> tuple[Link, int | None]:
 
 
 def _is_device(ref: str) -> bool:
-    return is_path(ref) or fold(ref) in _device_index()
+    return is_path(ref) or fold(ref) in _device_index() or own_device(ref).is_file()
 
 
 def is_path(ref: str) -> bool:

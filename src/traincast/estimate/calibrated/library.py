@@ -7,29 +7,20 @@ before the shipped one of the same device.
 from __future__ import annotations
 
 import math
-import os
 from functools import cache
 from importlib import resources
-from pathlib import Path
 
 from traincast.estimate.calibrated.profile import Profile, profile_from_json, read_profile
 from traincast.estimate.calibrated.transfer import cycles
 from traincast.hardware import Device, load_device
+from traincast.hardware.files import profiles_folder
 
 COMPLETE = "h200"
 """The shipped profile that has every kind of kernel; what others lack is taken from it."""
 _TRAINED = frozenset({"fp16", "bf16", "tf32"})
 """Types of matrix units that training runs on: which kernels libraries choose depends on them."""
-_KINDS = {"datacenter-gpu": "gpu", "consumer-gpu": "gpu", "cpu": "cpu", "manycore": "cpu"}
-
-
-def profiles_folder() -> Path:
-    """Return where this user's profiles are."""
-    chosen = os.environ.get("TRAINCAST_PROFILES")
-    if chosen:
-        return Path(chosen)
-    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(data).expanduser() / "traincast" / "profiles"
+_CARRIED = frozenset({"datacenter-gpu", "consumer-gpu"})
+"""Tiers among which kernels are carried over; how CPUs compare, nobody has measured."""
 
 
 def profile_for(device: Device) -> Profile | None:
@@ -38,6 +29,13 @@ def profile_for(device: Device) -> Profile | None:
     if mine.is_file():
         return read_profile(mine)
     return shipped(device.name)
+
+
+def complement(profile: Profile, device: Device) -> Profile | None:
+    """Return the profile to take kernels from that another one lacks; None for what is no GPU."""
+    if profile.device == COMPLETE or device.tier not in _CARRIED:
+        return None
+    return shipped(COMPLETE)
 
 
 @cache
@@ -64,9 +62,10 @@ def nearest(device: Device) -> Profile | None:
     Of the most similar device that has kernels of its own. What it lacks comes from the complete
     profile.
     """
-    kind = _KINDS.get(device.tier)
+    if device.tier not in _CARRIED:
+        return None
     names = [n for n in shipped_names() if n != device.name]
-    alike = [d for d in map(load_device, names) if kind and _KINDS.get(d.tier) == kind]
+    alike = [d for d in map(load_device, names) if d.tier in _CARRIED]
     for found in sorted(alike, key=lambda d: distance(device, d)):
         profile = shipped(found.name)
         if profile is not None and profile.models:

@@ -36,7 +36,8 @@ def beside_kernels(host: Host, program: Program, kernels: Kernels, training: boo
     """Return seconds of each op forward and backward besides its kernels: (ops, 2)."""
     rows = np.zeros((len(program.classes), 2))
     phase = np.minimum(kernels.phase, 1)
-    np.add.at(rows, (kernels.op_class, phase), fresh_bytes(program, kernels) * host.fresh_s)
+    fresh = fresh_bytes(program, kernels, training)
+    np.add.at(rows, (kernels.op_class, phase), fresh * host.fresh_s)
     runs = np.zeros((len(program.classes), 2))
     np.add.at(runs, (kernels.op_class, phase), 1.0)
     node = op_cost(host, "view")[2]
@@ -47,21 +48,25 @@ def beside_kernels(host: Host, program: Program, kernels: Kernels, training: boo
         grad = any(s.grad for s in op.ins) and training
         # What is timed as a kernel has been called from Python without autograd.
         called = forward if grad else infer
-        rows[i, 0] += host.python_s + (called - infer if runs[i, 0] else called)
+        around = host.python_s if training else host.infer_s
+        rows[i, 0] += around + (called - infer if runs[i, 0] else called)
         if grad:
             own = sum(s.role == "parameter" and s.grad for s in op.ins)
             rows[i, 1] += (node if runs[i, 1] else backward) + own * host.parameter_s
     return rows[program.op_class] * host.scale
 
 
-def fresh_bytes(program: Program, kernels: Kernels) -> Floats:
-    """Return the bytes of each kernel that lie on pages which the system has to clear first."""
+def fresh_bytes(program: Program, kernels: Kernels, training: bool = True) -> Floats:
+    """Return the bytes of each kernel that lie on pages which the system has to clear first.
+
+    Without training nothing is kept, and small blocks are soon used again.
+    """
     inplace = np.array([bool(dict(c.attrs).get("inplace")) for c in program.classes])
     made = np.where(inplace[kernels.op_class] & (kernels.phase == 0), 0.0, kernels.write)
     # The gradient of a maximum is cleared, then written: twice the traffic of one block.
     made[[name in CLEARED for name in kernels.names]] /= 2.0
     mapped = made >= ALWAYS
-    shares = np.array([0.0 if mapped.any() else SHARE, 0.0, GRADIENTS])
+    shares = np.array([0.0 if mapped.any() or not training else SHARE, 0.0, GRADIENTS])
     fresh: Floats = np.where(mapped, made, made * shares[kernels.phase])
     conv = kernels.family == FAMILIES.index("conv")
     images = _images(kernels, conv)

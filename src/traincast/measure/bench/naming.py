@@ -9,7 +9,7 @@ from typing import Any
 
 from traincast.errors import PredictionError
 from traincast.measure.bench.results import Results
-from traincast.measure.machine import catalog_name
+from traincast.measure.machine import OWN_CPU, catalog_name
 
 Row = Mapping[str, Any]
 _EACH = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
@@ -31,7 +31,7 @@ def device_name(header: Mapping[str, Any]) -> str | None:
 def own_name(header: Mapping[str, Any]) -> str:
     """Return a name for a device that the catalog lacks."""
     if header.get("kind") == "cpu":
-        return "this-cpu"
+        return OWN_CPU
     return re.sub(r"[^a-z0-9]+", "-", str(header["device"]).lower()).strip("-") or "this-gpu"
 
 

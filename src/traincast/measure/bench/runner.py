@@ -114,7 +114,7 @@ def _fits() -> Callable[[Group], bool]:
         x = tensor((side, side), dtype)
         _allow_tf32(dtype)
         rates[dtype] = 2 * side**3 / seconds_of(partial(torch.mm, x, x))[0]
-    largest = min(32e9, 0.4 * torch.cuda.get_device_properties(0).total_memory) if cuda else 1.5e8
+    largest = min(32e9, 0.4 * torch.cuda.get_device_properties(0).total_memory) if cuda else 2e8
     bandwidth = 5e11 if cuda else 1e10
     count = itertools.count()
 
