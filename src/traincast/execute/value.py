@@ -1,0 +1,242 @@
+"""A tensor of which every process holds its part, and which a module takes for a tensor.
+
+Torch functions that meet one call its `__torch_function__`, which looks up the rule that computes
+each part. Nothing is traced: the module's own forward runs, in every process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from traincast.errors import InvalidValueError
+from traincast.execute.layout import Boxes, Layout, Shape, within
+from traincast.execute.views import Step
+from traincast.execute.wire import fetch
+
+if TYPE_CHECKING:
+    from traincast.execute.session import Session
+
+Rule = Callable[..., Any]
+RULES: dict[str, Rule] = {}
+"""Name of a torch function or method to the rule that runs it split."""
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register a rule: a function of the session, the torch function and its arguments."""
+
+    def add(function: Rule) -> Rule:
+        for name in names:
+            assert name not in RULES, name
+            RULES[name] = function
+        return function
+
+    return add
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Sharded:
+    """A distributed tensor: this process's part of a base, and views of the base."""
+
+    session: Session
+    local: torch.Tensor
+    """This process's part of the base; an empty tensor where it has none."""
+    boxes: Boxes
+    """What each process holds of the base."""
+    layout: Layout | None
+    """Grid of the parts; None for an input of which every process loads what it needs."""
+    base: Shape
+    """Lengths of the base."""
+    steps: tuple[Step, ...] = ()
+    """Views from the base to this tensor."""
+    lengths: Shape = ()
+    """Lengths of this tensor."""
+    name: str = field(default="")
+    """Of an input: what the session calls it."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a torch function by its rule."""
+        kwargs = dict(kwargs or {})
+        session = next(v.session for v in _values((args, kwargs)))
+        name = getattr(func, "__name__", str(func))
+        inplace = bool(kwargs.pop("inplace", False))
+        if name.endswith("_") and not name.startswith("_") and name not in RULES:
+            name, inplace = name[:-1], True
+            func = getattr(torch, name, None) or getattr(torch.nn.functional, name)
+        if name.startswith("__") and name.strip("_") in RULES:
+            name = name.strip("_")
+        if name not in RULES:
+            raise InvalidValueError(
+                f"{session.here()}: torch's {name} cannot be run split over processes; "
+                "leave it out of the model, or run the model in one process"
+            )
+        result = RULES[name](session, func, *args, **kwargs)
+        if inplace and is_sharded(args[0]):
+            args[0]._become(result)
+            return args[0]
+        return result
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # models ask whether their input is a tensor
+        return torch.Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Lengths of the whole tensor."""
+        return torch.Size(self.lengths)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the elements."""
+        return self.local.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process's part lies."""
+        return self.local.device
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient flows into it."""
+        return bool(self.local.requires_grad)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.lengths)
+
+    is_cuda = is_sparse = is_nested = is_quantized = False
+
+    def dim(self) -> int:
+        """Return the number of axes."""
+        return len(self.lengths)
+
+    def size(self, axis: int | None = None) -> Any:
+        """Return all lengths, or one."""
+        return self.shape if axis is None else self.lengths[axis]
+
+    def numel(self) -> int:
+        """Return the number of elements of the whole tensor."""
+        return math.prod(self.lengths)
+
+    def is_floating_point(self) -> bool:
+        """Tell whether the elements are floating-point numbers."""
+        return bool(self.local.dtype.is_floating_point)
+
+    def __len__(self) -> int:
+        return self.lengths[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[i] for i in range(self.lengths[0])])
+
+    def __bool__(self) -> bool:
+        raise InvalidValueError(
+            f"{self.session.here()}: the model branches on values that lie on several processes"
+        )
+
+    def __getitem__(self, index: Any) -> Any:
+        return RULES["getitem"](self.session, None, self, index)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or (name not in RULES and name.rstrip("_") not in RULES):
+            raise AttributeError(f"a tensor that is split over processes has no {name}")
+        func = getattr(torch.Tensor, name)
+        return lambda *args, **kwargs: Sharded.__torch_function__(func, (), (self, *args), kwargs)
+
+    def _become(self, other: Sharded) -> None:
+        for name in ("local", "boxes", "layout", "base", "steps", "lengths", "name"):
+            setattr(self, name, getattr(other, name))
+
+    def viewed(self, step: Step, lengths: Shape) -> Sharded:
+        """Return a view of this tensor."""
+        return Sharded(
+            self.session, self.local, self.boxes, self.layout, self.base, (*self.steps, step),
+            lengths, self.name,
+        )  # fmt: skip
+
+    def need(self, wanted: Boxes) -> torch.Tensor:
+        """Return the box that this process wants, when each process wants one; moves data."""
+        chain = [wanted]
+        for step in reversed(self.steps):
+            chain.append(tuple(None if b is None else step.back(b) for b in chain[-1]))
+        if self.layout is None:
+            tensor = self.session.loaded(self, chain[-1])
+        else:
+            tensor = fetch(self.session.wire, self.local, self.boxes, chain[-1])
+        mine = [boxes[self.session.wire.rank] for boxes in reversed(chain)]
+        for step, source, box in zip(self.steps, mine, mine[1:], strict=False):
+            if source is not None and box is not None:
+                tensor = step.apply(tensor, source, box)
+        return tensor
+
+    def near(self) -> Layout:
+        """Return the layout of this tensor that is nearest to where its base lies."""
+        layout = self.layout
+        if layout is None:
+            from traincast.execute.layout import by_sample
+
+            return by_sample(self.lengths, self.session.wire.world)
+        for step in self.steps:
+            layout = step.push(layout)
+        return layout
+
+
+def is_sharded(value: object) -> bool:
+    """Tell whether a value is distributed; isinstance cannot, as it passes for a tensor."""
+    return type(value) is Sharded
+
+
+def _values(tree: Any) -> Iterator[Sharded]:
+    if is_sharded(tree):
+        yield tree
+    elif type(tree) in (list, tuple):
+        for item in tree:
+            yield from _values(item)
+    elif type(tree) is dict:
+        yield from _values(list(tree.values()))
+
+
+def operand(value: Any, box: Any, like: torch.Tensor) -> Any:
+    """Return what a plain operand of an elementwise function contributes to a box."""
+    from traincast.execute.layout import broadcast
+
+    if not isinstance(value, torch.Tensor) or value.dim() == 0:
+        return value
+    inner = broadcast(box, value.shape)
+    return value[within(inner, tuple((0, n) for n in value.shape))].to(like.device)
+
+
+def _operator(name: str, reverse: bool = False) -> Callable[..., Any]:
+    def run(self: Sharded, other: Any) -> Any:
+        func = getattr(torch, name)
+        args = (other, self) if reverse else (self, other)
+        return Sharded.__torch_function__(func, (), args)
+
+    return run
+
+
+def _inplace(name: str) -> Callable[..., Any]:
+    def run(self: Sharded, other: Any) -> Any:
+        return Sharded.__torch_function__(
+            getattr(torch, name), (), (self, other), {"inplace": True}
+        )
+
+    return run
+
+
+for _sign, _name in (
+    ("add", "add"), ("sub", "sub"), ("mul", "mul"), ("truediv", "div"), ("pow", "pow"),
+    ("matmul", "matmul"), ("eq", "eq"), ("ne", "ne"), ("lt", "lt"), ("le", "le"), ("gt", "gt"),
+    ("ge", "ge"),
+):  # fmt: skip
+    setattr(Sharded, f"__{_sign}__", _operator(_name))
+    if _sign in ("add", "sub", "mul", "truediv", "pow", "matmul"):
+        setattr(Sharded, f"__r{_sign}__", _operator(_name, reverse=True))
+        setattr(Sharded, f"__i{_sign}__", _inplace(_name))
+Sharded.__neg__ = lambda self: Sharded.__torch_function__(torch.neg, (), (self,))  # type: ignore
+Sharded.__hash__ = object.__hash__  # type: ignore[method-assign]

@@ -1,0 +1,158 @@
+"""Processes that train cases under plans, started once for many tests, and the one they must equal."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+from torch import nn
+
+from traincast.parallel.strategy import LayerSplit, Strategy
+
+STEPS = 10
+CLASSES = 6
+
+
+def data_of(build: Any, batch: int, step: int) -> list[torch.Tensor]:
+    """Inputs and targets of one step, the same in every process."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    _, inputs, classes = build()
+    data = [
+        torch.randn((batch, *t.shape[1:]), generator=generator)
+        if t.is_floating_point()
+        else torch.randint(0, 7, (batch, *t.shape[1:]), generator=generator)
+        for t in inputs
+    ]
+    target = (batch, *classes[1:])
+    return [*data, torch.randint(0, classes[0], target, generator=generator)]
+
+
+def _module(build: Any) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    torch.manual_seed(0)
+    module, inputs, _ = build()
+    return module.train(), inputs
+
+
+def single(build: Any, batch: int, optimizer: str) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Losses and weights after the steps in one process."""
+    from traincast.execute.single import Single
+
+    module, inputs = _module(build)
+    run = Single(module, (inputs, {}), optimizer=optimizer, lr=0.02)
+    losses = [run.step(data_of(build, batch, s)) for s in range(STEPS)]
+    named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return losses, {k: v.detach() for k, v in named.items()}
+
+
+def split(build: Any, strategy: Strategy, optimizer: str, rank: int, world: int) -> Any:
+    """The same in one of several processes: losses and weights on rank 0, what it holds on all."""
+    from traincast.execute.engine import Engine
+    from traincast.execute.wire import Wire
+
+    module, inputs = _module(build)
+    wire = Wire(rank, world)
+    engine = Engine(module, strategy, (inputs, {}), wire, optimizer=optimizer, lr=0.02)
+    low, high = engine.samples or (0, 0)
+    losses = []
+    for step in range(STEPS):
+        whole = data_of(build, strategy.batch, step)
+        losses.append(engine.step([t[low:high] for t in whole]))
+    held = {n: tuple(p.shape) for n, p in module.named_parameters()}
+    return losses, engine.state(), held, (wire.sent, wire.summed)
+
+
+def _work(rank: int, world: int, port: int, pipe: Any) -> None:
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    while True:
+        try:
+            order = pipe.recv()
+        except EOFError:
+            dist.destroy_process_group()
+            return
+        try:
+            pipe.send((True, split(*order, rank, world)))
+        except Exception:
+            pipe.send((False, traceback.format_exc()))
+
+
+class Crew:
+    """A process group that stays for many cases."""
+
+    def __init__(self, world: int) -> None:
+        import torch.distributed as dist
+
+        self.world = world
+        self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        context = mp.get_context("spawn")
+        self._pipes, self._processes = [], []
+        for rank in range(world):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_work, args=(rank, world, self._store.port, theirs), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def train(self, build: Any, strategy: Strategy, optimizer: str = "sgd") -> list[Any]:
+        for pipe in self._pipes:
+            pipe.send((build, strategy, optimizer))
+        answers = []
+        for rank, pipe in enumerate(self._pipes):
+            if not pipe.poll(90):
+                self.end()
+                raise AssertionError(f"rank {rank} hangs")
+            good, answer = pipe.recv()
+            if not good:
+                self.end()
+                raise AssertionError(answer)
+            answers.append(answer)
+        return answers
+
+    def end(self) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(2)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+@contextlib.contextmanager
+def crew_of(world: int) -> Iterator[Crew]:
+    crew = Crew(world)
+    try:
+        yield crew
+    finally:
+        crew.end()
+
+
+def strategy_of(world: int, batch: int, seq: int = 0, **layers: dict[str, int]) -> Strategy:
+    splits = tuple(LayerSplit(name.replace("__", "."), "", d) for name, d in layers.items())
+    return Strategy(model="case", batch=batch, devices=world, layers=splits, seq=seq)
+
+
+def assert_same(crew: Crew, build: Any, strategy: Strategy, optimizer: str = "sgd") -> list[Any]:
+    """Train both ways and compare losses and all weights to float32 tolerance."""
+    losses, weights = single(build, strategy.batch, optimizer)
+    answers = crew.train(build, strategy, optimizer)
+    torch.testing.assert_close(
+        torch.tensor(answers[0][0]), torch.tensor(losses), rtol=2e-5, atol=2e-6
+    )
+    assert set(answers[0][1]) == set(weights)
+    for name, value in weights.items():
+        torch.testing.assert_close(
+            answers[0][1][name], value, rtol=2e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
+        )
+    assert losses[0] != losses[-1]
+    return answers
