@@ -2,19 +2,19 @@
 
 Parts are switched off in the prediction alone, as the profile stays as it is. That is no fair test
 of waves, which the kernels' models were fitted with; so products and convolutions are also fitted
-again, with and without, to the rows of kernels that the repository holds.
+again without them, to the same measured kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from unittest.mock import patch
 
 import numpy as np
+
 from accuracy_causes import Case
 from accuracy_suites import ROOT
-
 from traincast.estimate.calibrated.estimator import ALL_PARTS, Calibrated
 from traincast.estimate.calibrated.profile import Profile
 from traincast.estimate.calibrated.species import work_of
@@ -26,6 +26,9 @@ from traincast.measure.bench.results import read_results
 from traincast.simulate.summary import QUIET, spread
 
 KERNELS = ROOT / "benchmarks/data/h200"
+REFITTED = "fitted without waves"
+FIRST = "h200"
+"""Key of the suite that the host's constants come from."""
 _FILLED = ("gemm", "conv", "rnn")
 """Families whose kernels fill the device in waves."""
 
@@ -38,6 +41,7 @@ class Guess:
     predicted: Floats
     host_bound: np.ndarray
     quiet: np.ndarray
+    networks: np.ndarray
 
     def errors(self, quiet: bool) -> tuple[float, float, float]:
         """Return mean and 90th percentile of |error|, and the mean error."""
@@ -62,6 +66,7 @@ def guess(cases: Sequence[Case], engine: Calibrated, *, device_only: bool = Fals
         predicted=np.array(seconds),
         host_bound=np.array([s.host_bound for s in steps]),
         quiet=np.array([s is not None and s <= QUIET for s in spreads]),
+        networks=np.array([case.row.model for case in cases]),
     )
 
 
@@ -81,18 +86,16 @@ def ablation(suites: Mapping[str, Sequence[Case]], refit: bool) -> dict[str, dic
 
     engines = {
         "everything": whole,
-        "without waves (nothing refitted)": without("waves"),
+        "without waves, not fitted again": without("waves"),
         "without the correction by shape": without("shapes"),
         "without lowering (kernels as the graph's ops list them)": without("lowering"),
         "host by rule of thumb instead of measured costs": without("host"),
         "none of these parts": without(*ALL_PARTS),
     }
     if refit:
-        rows, fitted = refitted(whole.profile)
-        engines |= {
-            f"products and convolutions fitted again to {rows:,} kernels": fitted[True],
-            "… and without waves": fitted[False],
-        }
+        engines[REFITTED] = without_waves(whole.profile)
+    if "host" in whole.profile.factors:
+        engines["host's factor from the first suite alone"] = paced(whole, suites[FIRST])
     found = {
         name: {suite: guess(cases, engine) for suite, cases in suites.items()}
         for name, engine in engines.items()
@@ -103,42 +106,63 @@ def ablation(suites: Mapping[str, Sequence[Case]], refit: bool) -> dict[str, dic
     return found
 
 
-def refitted(profile: Profile) -> tuple[int, dict[bool, Calibrated]]:
-    """Return the rows that products and convolutions were fitted to, and engines by `waves`."""
+def paced(engine: Calibrated, cases: Sequence[Case]) -> Calibrated:
+    """Return the engine with the factor of the host that these runs alone give."""
+    others = {name: v for name, v in engine.profile.factors.items() if name != "host"}
+    bare = Calibrated(replace(engine.profile, factors=others))
+    found = guess(cases, bare)
+    off = np.log(found.measured / found.predicted)[found.host_bound]
+    factors = {**others, "host": float(np.exp(off.mean()))}
+    return Calibrated(replace(engine.profile, factors=factors))
+
+
+def without_waves(profile: Profile) -> Calibrated:
+    """Return an engine whose products and convolutions were fitted as if they always fill."""
     rows = read_results(sorted(KERNELS.glob("kernels*.jsonl.gz"))).rows
     samples = [s for s in calibration.samples_of(rows) if s.kernel.family in _FILLED]
-    device, engines = load_device("h200"), {}
-    for waves in (True, False):
-        with patch.object(
-            calibration, "work_of", lambda k, d, waves=waves: work_of(k, d if waves else None)
-        ):
-            models = calibration.fit_models(samples, device)
-        parts = ALL_PARTS if waves else ALL_PARTS - {"waves"}
-        fitted = replace(profile, models={**profile.models, **models})
-        engines[waves] = Calibrated(fitted, parts=parts)
-    return len(samples), engines
+    with patch.object(calibration, "work_of", lambda kernels, _: work_of(kernels, None)):
+        models = calibration.fit_models(samples, load_device("h200"))
+    fitted = replace(profile, models={**profile.models, **models})
+    return Calibrated(fitted, parts=ALL_PARTS - {"waves"})
 
 
 Ends = Mapping[str, tuple[float, float]]
 
 
-def percentiles(found: Guess, split: bool) -> Ends:
-    """Return the 5th and 95th percentile of measured over predicted, by regime or for all."""
+def percentiles(found: Guess, split: bool, tail: float = 0.05) -> Ends:
+    """Return two percentiles of measured over predicted, by regime or one pair for all."""
     ratio = found.measured / found.predicted
     result = {}
     for regime, bound in (("host", True), ("device", False)):
         chosen = found.host_bound == bound if split else np.ones(len(ratio), dtype=bool)
-        low, high = np.quantile(ratio[chosen], (0.05, 0.95))
+        low, high = np.quantile(ratio[chosen], (tail, 1 - tail))
         result[regime] = (float(low), float(high))
     return result
 
 
-def coverage(found: Guess, ends: Ends) -> dict[str, float]:
-    """Return the share of runs inside their interval: all, host-bound and device-bound."""
-    low = np.where(found.host_bound, ends["host"][0], ends["device"][0])
-    high = np.where(found.host_bound, ends["host"][1], ends["device"][1])
+def inside(found: Guess, ends: Ends) -> np.ndarray:
+    """Return which runs lie inside their interval."""
+    low, high = (np.where(found.host_bound, ends["host"][i], ends["device"][i]) for i in (0, 1))
     ratio = found.measured / found.predicted
-    inside = (low <= ratio) & (ratio <= high)
-    chosen = {"all": np.ones(len(ratio), dtype=bool), "host": found.host_bound,
-              "device": ~found.host_bound}  # fmt: skip
-    return {k: float(inside[c].mean()) if c.any() else float("nan") for k, c in chosen.items()}
+    held: np.ndarray = (low <= ratio) & (ratio <= high)
+    return held
+
+
+def left_out(found: Guess, tail: float) -> np.ndarray:
+    """Return which runs lie inside an interval that the runs of all other networks give."""
+    held = np.zeros(len(found.measured), dtype=bool)
+    for name in np.unique(found.networks):
+        own = found.networks == name
+        held[own] = inside(part(found, own), percentiles(part(found, ~own), True, tail))
+    return held
+
+
+def part(found: Guess, chosen: np.ndarray) -> Guess:
+    """Return some of the runs."""
+    return Guess(**{f.name: getattr(found, f.name)[chosen] for f in fields(found)})
+
+
+def joined(one: Guess, other: Guess) -> Guess:
+    """Return the runs of both."""
+    both = {f.name: (getattr(one, f.name), getattr(other, f.name)) for f in fields(one)}
+    return Guess(**{name: np.concatenate(pair) for name, pair in both.items()})

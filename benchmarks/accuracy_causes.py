@@ -32,6 +32,8 @@ UNMEASURED = 0.2
 """Share of the device's time in such kernels from which they are the cause."""
 CLOSE = 0.15
 """The two clocks are close where the slower one takes less than this much longer."""
+RELEASE = 1.5
+"""Times by which another release of PyTorch has to be faster to be the cause."""
 _PHASES = {"fwd_ms": "forward", "bwd_ms": "backward", "opt_ms": "optimizer"}
 
 
@@ -49,7 +51,10 @@ class Case:
         name = self.row.given.get("precision")
         how = precision_named(name) if name else default_precision(self.device)
         return simulate_step(
-            program_for(self.graph, how, self.device, engine, self.plan), self.device, engine, self.plan
+            program_for(self.graph, how, self.device, engine, self.plan),
+            self.device,
+            engine,
+            self.plan,
         )
 
 
@@ -87,6 +92,8 @@ class Facts:
     """Share of the device's time in kernels unlike any that was measured."""
     spread: float | None
     """(p90 − p10) / median of the measured steps."""
+    release: float = 1.0
+    """How many times as long as under the PyTorch that runs it fastest."""
     phase: str
     """The phase that most of the error is in, with its error in ms; empty where unknown."""
 
@@ -107,6 +114,8 @@ class Facts:
         alone, off = (abs(c / self.measured_s - 1) for c in (self.device_s, clocks[1]))
         if self.noisy:
             return "noisy run" + (", host-bound" if self.host_bound else "")
+        if self.release >= RELEASE:
+            return f"release of PyTorch: another is {self.release:.1f} times as fast"
         if self.host_bound:
             return "host taken for too slow" if alone < off / 2 else "host's pace"
         if self.unmeasured >= UNMEASURED:
@@ -116,8 +125,8 @@ class Facts:
         return f"{next(iter(self.groups))} kernels"
 
 
-def facts_of(case: Case, estimator: str) -> Facts:
-    """Return what the profile and the run tell of a case."""
+def facts_of(case: Case, estimator: str, rows: Sequence[ValidatedRow] = ()) -> Facts:
+    """Return what the profile, the run and other runs of its suite tell of a case."""
     engine = estimator_for(estimator, case.device)
     step = case.step(engine)
     device, host = sum(step.device_s.values()), sum(step.host_s.values())
@@ -126,9 +135,22 @@ def facts_of(case: Case, estimator: str) -> Facts:
     if isinstance(engine, Calibrated):
         groups, unmeasured = _by_group(step, case.device, engine)
     return Facts(
-        measured_s=case.row.measured["step_ms"] / 1e3, device_s=device, host_s=host, groups=groups, unmeasured=unmeasured,
-        spread=spread(case.row), phase=_phase(case.row),
+        measured_s=case.row.measured["step_ms"] / 1e3, device_s=device, host_s=host,
+        groups=groups, unmeasured=unmeasured, spread=spread(case.row), phase=_phase(case.row),
+        release=_release(case.row, rows),
     )  # fmt: skip
+
+
+def _release(row: ValidatedRow, rows: Sequence[ValidatedRow]) -> float:
+    """Return a run's time over the shortest of the same network under any PyTorch, a sample."""
+    if not row.given.get("torch"):
+        return 1.0
+    same = [
+        other.measured["step_ms"] / float(other.given["batch"])
+        for other in rows
+        if all(other.given.get(n) == row.given.get(n) for n in ("model", "image", "layout"))
+    ]
+    return row.measured["step_ms"] / float(row.given["batch"]) / min(same, default=np.inf)
 
 
 def _phase(row: ValidatedRow) -> str:
@@ -150,9 +172,9 @@ def _by_group(step: Step, device: Device, engine: Calibrated) -> tuple[dict[str,
     whole = program_of(program.graph, program.precision)
     layout = plan.layout if plan.eager else compiled_layout(whole, plan.layout)
     seconds = engine.price(kernels, device, program.precision, layout).seconds
-    seconds = seconds * np.bincount(program.op_class, minlength=len(program.classes))[
-        kernels.op_class
-    ]
+    seconds = (
+        seconds * np.bincount(program.op_class, minlength=len(program.classes))[kernels.op_class]
+    )
     total = float(seconds.sum()) + step.update_s
     by_key: dict[str, list[int]] = defaultdict(list)
     for i, key in enumerate(keys_of(kernels, program.precision, layout)):
@@ -202,5 +224,3 @@ def shares(found: Sequence[tuple[ValidatedRow, Facts]]) -> list[tuple[str, int, 
     total = sum(sum(errors) for errors in by_cause.values()) or 1.0
     rows = [(c, len(e), sum(e) / len(e), sum(e) / total) for c, e in by_cause.items()]
     return sorted(rows, key=lambda row: -row[3])
-
-

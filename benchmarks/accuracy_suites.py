@@ -16,11 +16,10 @@ from typing import Any
 
 import published_steps
 import timm_rtx3090
-
 from traincast.errors import TraincastError
+from traincast.estimate.calibrated.library import profiles_folder, shipped
 from traincast.graph import Graph
 from traincast.ingest import resolve
-from traincast.measure.adjust import Errors
 from traincast.simulate.predict import predict
 from traincast.simulate.validate import ValidatedRow, read_runs, validate
 
@@ -35,6 +34,17 @@ CPU_MODELS = (
     ("torchvision:vgg11", 4), ("torchvision:alexnet", 32), ("torchvision:densenet121", 4),
     ("torchvision:vit_b_32", 8), ("torchvision:convnext_tiny", 4),
 )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Short:
+    """Errors of the step; fractions but for `runs`."""
+
+    runs: int
+    mape: float
+    median: float
+    p90: float
+    bias: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +64,8 @@ class Suite:
     """What colours tell in its chart."""
     root: Path | None = None
     """Where relative files of its rows start."""
-    adjusted: Errors | None = None
-    """Errors of steps left out while factors were fitted to the others."""
+    further: Mapping[str, Short] = field(default_factory=dict)
+    """Errors of the step, predicted in other ways than users get."""
     missing: str = ""
     """Why there are no rows."""
 
@@ -75,9 +85,9 @@ def h200() -> list[Suite]:
         "PyTorch 2.11: batches from 1 to the largest, five precisions, both layouts.",
         fitted="Three constants of the host (`AROUND` in `measure/calibration.py`: what Python "
         "does around an op, with and without gradients, and what keeping a parameter's gradient "
-        "takes) and the percentiles of the interval. No kernel: those were measured one by one. "
-        "While the model was built its errors here were looked at, so that the held-out suite is "
-        "the stricter judge.",
+        "takes), its factor, and the percentiles of the interval. No kernel: those were measured "
+        "one by one (`benchmarks/data/h200/kernels.jsonl.gz`). The errors here were looked at "
+        "while the model was built, so that the held-out suite is the stricter judge.",
     )  # fmt: skip
     compiled = Suite(
         key="h200-compiled", title="H200, compiled",
@@ -98,11 +108,26 @@ def held_out() -> list[Suite]:
         key="held-out", title="H200, held out",
         about="Training steps of 17 other networks on another machine of the same kind "
         "(`benchmarks/measure_steps.py`), eager.",
-        fitted="Nothing, ever.",
+        fitted=HELD_OUT_FITTED if used(HELD_OUT) else "Nothing.",
     )  # fmt: skip
     if not HELD_OUT.is_file():
         return [replace(suite, missing=_missing(HELD_OUT))]
     return [_of_table(suite, read_runs(HELD_OUT), HELD_OUT.parent)]
+
+
+HELD_OUT_FITTED = (
+    "The host's factor, from this suite and the first one together, and the percentiles of the "
+    "interval. No kernel. The line with the factor of the first suite alone is what these networks "
+    "have no part in; so is the last line of [intervals](#intervals)."
+)
+"""What to say where the shipped profile names the held-out table."""
+
+
+def used(path: Path) -> bool:
+    """Tell whether the shipped profile's factor and errors come from a table."""
+    profile = shipped("h200")
+    told = profile.provenance.get("judged_by", {}) if profile else {}
+    return path.name in told.get("host_factor_and_errors_from", ())
 
 
 def _missing(path: Path) -> str:
@@ -131,10 +156,14 @@ def rtx3090(networks: int) -> list[Suite]:
         return [replace(suite, missing=_missing(timm_rtx3090.DATA))]
     table = timm_rtx3090.today(timm_rtx3090.some(timm_rtx3090.runs(), networks))
     table = sorted(table, key=lambda row: row["model"])
+    found = timm_rtx3090.evaluate(table).after
+    adjusted = Short(
+        runs=found.runs, mape=found.mape, median=found.median, p90=found.p90, bias=found.bias
+    )
     return [
         replace(
             suite, rows=_once(table, "transfer"), others={n: _once(table, n) for n in OTHERS},
-            adjusted=timm_rtx3090.evaluate(table).after,
+            further={"adjusted, families left out": adjusted},
         )
     ]  # fmt: skip
 
@@ -223,8 +252,8 @@ def _published_rows(
             if run.model not in graphs:
                 graphs[run.model] = resolve(given["model"], seq=run.seq, root=place)
             step = predict(
-                graphs[run.model], run.device, batch=run.batch, seq=run.seq, precision=run.precision,
-                optimizer="sgd", estimator=estimator,
+                graphs[run.model], run.device, batch=run.batch, seq=run.seq,
+                precision=run.precision, optimizer="sgd", estimator=estimator,
             )  # fmt: skip
         except TraincastError as error:
             yield estimator, replace(bare, problem=str(error))
@@ -242,7 +271,6 @@ def _published_rows(
 
 def cpu() -> list[Suite]:
     """Measure a few networks on this machine's CPU, now, and return them."""
-    from traincast.estimate.calibrated.library import profiles_folder
     from traincast.measure.steps import measure
     from traincast.measure.table import run_columns, table_row, workload_of
 
