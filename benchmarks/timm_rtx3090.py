@@ -178,12 +178,12 @@ def main() -> None:
     rows = today(rows)
     found = evaluate(rows)
     show(found)
-    if given.transfer:
-        print()
-        transfer(rows)
     if given.write:
         write_text(OUT, profile_to_json(found.profile))
         print(f"\nwrote {OUT.relative_to(ROOT)}")
+    if given.transfer:
+        print()
+        transfer(rows)
 
 
 if __name__ == "__main__":
