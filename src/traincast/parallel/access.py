@@ -7,7 +7,6 @@ from lo to hi, the inputs from lo·s − p to (hi − 1)·s − p + k: its own a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -388,12 +387,8 @@ def identity(axes: Axes, dims: Mapping[str, int]) -> Reaches:
     )
 
 
-def largest(reaches: Sequence[Reach], dims: Mapping[str, int], degrees: Mapping[str, int]) -> int:
-    """Return the longest stretch of an axis that any part needs."""
-    return math.prod(_longest(r, dims.get(r.dim, 1), degrees.get(r.dim, 1)) for r in reaches)
-
-
-def _longest(reach: Reach, length: int, degree: int) -> int:
+def longest(reach: Reach, length: int, degree: int) -> int:
+    """Return the longest stretch that any of the parts of a dim reaches."""
     if not reach.dim or degree == 1:
         return reach.size
     spans = (reach.span(i * length // degree, (i + 1) * length // degree) for i in range(degree))

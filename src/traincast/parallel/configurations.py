@@ -61,6 +61,30 @@ class Configurations:
         used: NDArray[np.bool_] = np.arange(self.devices) < self.parts[:, None]
         return used
 
+    def distinct(self, per_node: int) -> Ints:
+        """Return how many indices along each dim a node's parts have: (dims, configs, nodes)."""
+        found = self._distinct.get(per_node)
+        if found is None:
+            groups = [
+                self.place[:, :, first : first + per_node]
+                for first in range(0, self.devices, per_node)
+            ]
+            counts = [1 + (np.diff(np.sort(g, axis=2), axis=2) > 0).sum(axis=2) for g in groups]
+            found = self._distinct[per_node] = np.stack(counts, axis=2).astype(np.int64)
+        return found
+
+    @cached_property
+    def _distinct(self) -> dict[int, Ints]:
+        return {}
+
+    def grid(self, per_node: int) -> NDArray[np.bool_]:
+        """Return for which configurations the parts of every node form a grid."""
+        starts = np.arange(0, self.devices, per_node)
+        used = np.add.reduceat(self.used.astype(np.int64), starts, axis=1)
+        full = self.distinct(per_node).prod(axis=0)
+        result: NDArray[np.bool_] = ((used == 0) | (used == full)).all(axis=1)
+        return result
+
     def degree(self, dim: str) -> Ints:
         """Return the degree of a dim in each configuration, 1 where the layer has no such dim."""
         if dim in self.dims:

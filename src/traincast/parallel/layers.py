@@ -55,6 +55,14 @@ class Edge:
     """Whether its gradient flows back."""
 
 
+class Weight(NamedTuple):
+    """A trainable parameter of a layer."""
+
+    shape: tuple[int, ...]
+    reaches: Reaches
+    """How far a part of the layer reaches along each axis."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """Ops that share one configuration."""
@@ -67,8 +75,8 @@ class Layer:
     most: Mapping[str, int]
     """Largest degree of a dim, where it is not its length."""
     works: list[Work] = field(default_factory=list)
-    parameters: dict[str, Reaches] = field(default_factory=dict)
-    """Trainable parameters that it uses first, with how a part uses them."""
+    parameters: dict[str, Weight] = field(default_factory=dict)
+    """Trainable parameters that it is the first to use."""
     copies: bool = False
     """Whether its output has no samples: a split by sample then makes copies."""
 
@@ -84,6 +92,8 @@ class Network:
     edges: tuple[Edge, ...]
     layer_of: Mapping[str, int]
     """Layer of each op that belongs to one."""
+    held: Mapping[str, Held]
+    """Where each tensor lies that depends on weights or inputs; layer -1 is the input."""
 
 
 def network_of(graph: Graph, batch: int, seq: int) -> Network:
@@ -122,7 +132,7 @@ class _Builder:
             self._add(op)
         return Network(
             self.graph, self.batch, self.seq, tuple(self.layers), tuple(self.edges.values()),
-            self.layer_of,
+            self.layer_of, self.held,
         )  # fmt: skip
 
     def _add(self, op: Op) -> None:
@@ -248,7 +258,7 @@ class _Builder:
         tensor = self.graph.tensors[name]
         if tensor.role == "parameter" and tensor.trainable and name not in self.used:
             self.used.add(name)
-            layer.parameters[name] = reaches
+            layer.parameters[name] = Weight(self.shape[name], reaches)
 
     def _connect(self, name: str, target: int, reaches: Reaches) -> None:
         held = self.held.get(name)

@@ -5,12 +5,14 @@ passes from device s to device d is the product over dims of the lengths of two 
 These lengths depend on one dim's degrees alone: computed once for each dim, they are multiplied.
 
 What a device receives is what it needs less what it holds itself; what it sends to all is a product
-of sums, one over each dim's parts. Only pairs of devices of one node have to be looked at singly.
+of sums, one over each dim's parts. So is what passes within a node, wherever the node's parts form
+a grid, as they do for powers of two; otherwise its pairs of devices are looked at one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -67,25 +69,21 @@ def traffic(
         zero = np.zeros_like(near)
         return Traffic(near, zero, np.maximum(received, sent).max(axis=2), zero)
     sent = whole.sent()
-    near = np.zeros(local.shape[:2])
-    port, node, far = np.zeros_like(near), np.zeros_like(near), np.zeros_like(near)
-    for first in range(0, devices, per_node):
-        group = np.arange(first, min(first + per_node, devices))
-        n = len(group)
-        inside = whole.pairs(np.repeat(group, n), np.tile(group, n))
-        inside = inside.reshape(*near.shape, n, n)
-        here = local[:, :, group]
-        # Of several copies in a node one is enough.
-        incoming = np.minimum(inside.sum(axis=2), needed[None, :, group])
-        outgoing = np.maximum(inside.sum(axis=3) / whole.replicas[:, None, None], here)
-        near += (incoming - here).sum(axis=2)
-        busiest = np.maximum(incoming, outgoing) - here
-        np.maximum(port, busiest.max(axis=2), out=port)
-        into = (needed[None, :, group] - incoming).sum(axis=2)
-        out = np.maximum(sent[:, :, group] - outgoing, 0).sum(axis=2)
-        far += into
-        np.maximum(node, np.maximum(into, out), out=node)
-    return Traffic(near, far, port, node)
+    incoming, outgoing = whole.inside(per_node, local)
+    # Of several copies in a node one is enough.
+    incoming = np.minimum(incoming, needed[None])
+    outgoing = np.maximum(outgoing / whole.replicas[:, None, None], local)
+    port = (np.maximum(incoming, outgoing) - local).max(axis=2)
+    into = _by_node(needed[None] - incoming, per_node)
+    out = _by_node(np.maximum(sent - outgoing, 0), per_node)
+    near = (incoming - local).sum(axis=2)
+    return Traffic(near, into.sum(axis=2), port, np.maximum(into, out).max(axis=2))
+
+
+def _by_node(values: Floats, per_node: int) -> Floats:
+    """Return sums over the devices of each node."""
+    sums: Floats = np.add.reduceat(values, np.arange(0, values.shape[2], per_node), axis=2)
+    return sums
 
 
 class _Overlaps:
@@ -99,11 +97,12 @@ class _Overlaps:
         self.source, self.target = source, target
         self.held: list[_Pattern] = []
         self.wanted: list[_Pattern] = []
-        named = set()
+        named: set[str] = set()
         for need in needs:
             self.held.append(_held(need, source, lengths[0]))
             self.wanted.append(_wanted(need, target, lengths[1]))
             named.add(need.reach.dim)
+        self.named = named
         # Parts that differ in other dims alone need the same: each gets its own copy.
         self.copies = np.ones(len(target.degrees))
         for dim in target.dims:
@@ -124,36 +123,117 @@ class _Overlaps:
             result = result * length[want.rows][want.of]
         return result
 
-    def pairs(self, senders: Ints, receivers: Ints) -> Floats:
+    def inside(self, per_node: int, local: Floats) -> tuple[Floats, Floats]:
+        """Return what each device gets from its node and gives to it: (source, target, devices).
+
+        Both count what a device holds and needs itself.
+        """
+        incoming, outgoing = np.zeros_like(local), np.zeros_like(local)
+        good_u, good_v = self.source.grid(per_node), self.target.grid(per_node)
+        if good_u.any():
+            incoming[good_u] = self._gathered(per_node)[good_u]
+        if good_v.any():
+            outgoing[:, good_v] = self._scattered(per_node)[:, good_v]
+        if good_u.all() and good_v.all():
+            return incoming, outgoing
+        devices = self.source.devices
+        for first in range(0, devices, per_node):
+            group = np.arange(first, min(first + per_node, devices))
+            n = len(group)
+            pairs = np.repeat(group, n), np.tile(group, n)
+            rows, columns = np.flatnonzero(~good_u), np.flatnonzero(~good_v)
+            block = self.pairs(*pairs, rows=rows).reshape(len(rows), -1, n, n)
+            incoming[np.ix_(rows, np.arange(len(good_v)), group)] = block.sum(axis=2)
+            block = self.pairs(*pairs, columns=columns).reshape(-1, len(columns), n, n)
+            outgoing[np.ix_(np.arange(len(good_u)), columns, group)] = block.sum(axis=3)
+        return incoming, outgoing
+
+    def _gathered(self, per_node: int) -> Floats:
+        """Return what each device needs of what its node holds."""
+        node = np.arange(self.source.devices) // per_node
+        busy = _any(self.source.used, per_node)[:, None, node]
+        result = (busy & self.target.used[None]).astype(np.float64)
+        for held, want in zip(self.held, self.wanted, strict=True):
+            sums = _members(held, per_node) @ _lengths(held, want)
+            table = sums[:, None, :, :][
+                np.arange(len(held.rows))[:, None, None], 0, node, want.rows[None]
+            ]
+            _multiply(result, table, held.of, want.of)
+        return result
+
+    def _scattered(self, per_node: int) -> Floats:
+        """Return what each device holds of what the parts in its node need."""
+        node = np.arange(self.source.devices) // per_node
+        busy = _any(self.target.used, per_node)[None, :, node]
+        result = busy * self.source.used[:, None, :] * self._copies_near(per_node)[None, :, node]
+        for held, want in zip(self.held, self.wanted, strict=True):
+            sums = _members(want, per_node) @ _lengths(held, want).T
+            table = sums[np.arange(len(want.rows))[None, :, None], node, held.rows[:, None, :]]
+            _multiply(result, table, held.of, want.of)
+        return result
+
+    def _copies_near(self, per_node: int) -> Floats:
+        """Return how many parts of a node need the same: (target, nodes)."""
+        nodes = -(-self.target.devices // per_node)
+        result = np.ones((len(self.target.degrees), nodes))
+        for d, dim in enumerate(self.target.dims):
+            if dim not in self.named:
+                result *= self.target.distinct(per_node)[d]
+        return result
+
+    def pairs(
+        self,
+        senders: Ints,
+        receivers: Ints,
+        *,
+        rows: Ints | None = None,
+        columns: Ints | None = None,
+    ) -> Floats:
         """Return what passes between pairs of devices: (source, target, pairs)."""
-        used = self.source.used[:, None, senders] & self.target.used[None, :, receivers]
-        result = used.astype(np.float64)
+        rows = np.arange(len(self.source.degrees)) if rows is None else rows
+        columns = np.arange(len(self.target.degrees)) if columns is None else columns
+        used = self.source.used[rows][:, None, senders]
+        result = (used & self.target.used[columns][None, :, receivers]).astype(np.float64)
         for held, want in zip(self.held, self.wanted, strict=True):
             lengths = _lengths(held, want)
-            if len(want.rows) == 1 and len(want.lo) == 1:
-                result *= lengths[:, 0][held.rows[:, senders]][held.of][:, None, :]
-            elif len(held.rows) == 1 and len(held.lo) == 1:
-                result *= lengths[0][want.rows[:, receivers]][want.of][None]
-            else:
-                table = lengths[held.rows[:, None, senders], want.rows[None, :, receivers]]
-                result *= table[held.of[:, None], want.of[None, :]]
+            table = lengths[held.rows[:, None, senders], want.rows[None, :, receivers]]
+            _multiply(result, table, held.of[rows], want.of[columns])
         return result
 
     def sent(self) -> Floats:
         """Return what each device sends, itself included: (source, target, devices)."""
-        result = (
-            self.source.used[:, None, :]
-            * (self.copies[None, :] / self.replicas[:, None])[..., None]
-        )
+        each = self.copies[None, :] / self.replicas[:, None]
+        result = self.source.used[:, None, :] * each[..., None]
         for held, want in zip(self.held, self.wanted, strict=True):
-            lengths = _lengths(held, want)
-            # Each of the parts along the dim once: the first devices of a pattern repeat them.
-            sums = np.stack(
-                [lengths[:, np.unique(row)].sum(axis=1) for row in want.rows], axis=1
-            )  # (held intervals, patterns of the target)
-            by = sums[held.rows]  # (held patterns, devices, target patterns)
-            result = result * by[held.of][:, :, want.of].transpose(0, 2, 1)
+            sums = _lengths(held, want) @ _members(want, self.target.devices)[:, 0].T
+            _multiply(result, sums[held.rows].transpose(0, 2, 1), held.of, want.of)
         return result
+
+
+def _multiply(result: Floats, table: Floats, rows: Ints, columns: Ints) -> None:
+    """Multiply by a table over patterns, spread over the configurations that have them."""
+    if len(table) == 1:
+        result *= table[0][columns][None]
+    elif table.shape[1] == 1:
+        result *= table[:, 0][rows][:, None]
+    else:
+        result *= table[rows[:, None], columns[None, :]]
+
+
+def _any(used: NDArray[np.bool_], per_node: int) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = np.logical_or.reduceat(
+        used, np.arange(0, used.shape[1], per_node), axis=1
+    )
+    return found
+
+
+def _members(pattern: _Pattern, per_node: int) -> Floats:
+    """Return which intervals occur in each node: (patterns, nodes, intervals)."""
+    count, devices = pattern.rows.shape
+    node = np.broadcast_to(np.arange(devices) // per_node, (count, devices))
+    result = np.zeros((count, -(-devices // per_node), len(pattern.lo)))
+    result[np.arange(count)[:, None], node, pattern.rows] = 1.0
+    return result
 
 
 def _lengths(held: _Pattern, want: _Pattern) -> Floats:
@@ -184,6 +264,7 @@ def _constant(lo: int, hi: int, configs: Configurations) -> _Pattern:
     return _Pattern(np.array([lo]), np.array([hi]), rows, np.zeros(len(configs.degrees), np.int64))
 
 
+@lru_cache(maxsize=8192)
 def _pattern(
     dim: str, configs: Configurations, length: int, reach: Reach, start: int, unit: int
 ) -> _Pattern:
