@@ -20,6 +20,7 @@ COMMANDS = {
     "manycore": ("manycore:manycore", "Predict a training run on a many-core CPU, by threads."),
     "calibrate": ("calibrate:calibrate", "Measure this machine for the models that need it."),
     "measure": ("measure:measure", "Measure a real training step on this machine."),
+    "run": ("run:run", "Train under a layer-wise plan for real, one process a device."),
     "scale": ("scale:scale", "Predict how a step scales over devices and strategies."),
     "compare": ("compare:compare", "Put all estimators side by side on the same work."),
     "validate": ("validate:validate", "Compare predictions with measured runs, row by row."),

@@ -94,9 +94,12 @@ class Engine:
         leaves, self._form = tree_flatten(arguments)
         self._plain = leaves
         self._fed = [i for i, t in enumerate(leaves) if isinstance(t, torch.Tensor) and t.dim()]
+        self.inputs = [leaves[i] for i in self._fed]
         blank = Session(module, strategy, Wire(wire.rank, wire.world, connected=False), seed=seed)
         blank.lay_out(lambda: self._forward(blank, module, None))
         self.session = Session(module, strategy, wire, seed=seed)
+        self.samples: Range | None = None
+        """Samples of a batch that this process loads; None for none."""
         self.module = module
         if wire.connected:
             self.session.slim(blank)
@@ -122,7 +125,6 @@ class Engine:
             for name in session.feeds
         }
         self.samples = ranges[session.wire.rank]
-        """Samples of a batch that this process loads; None for none."""
 
     def _forward(self, session: Session, module: torch.nn.Module, data: Any) -> Any:
         """Return the loss; `data` holds this process's inputs and targets, None for no values."""

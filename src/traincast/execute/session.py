@@ -80,6 +80,8 @@ class Session:
         self._sets: set[tuple[int, ...]] = set()
         self._stack: list[str] = []
         self._taken: set[str] = set()
+        self._ran: set[str] = set()
+        self._layers = 0
         self._paths = {id(m): path for path, m in self.module.named_modules()}
 
     @property
@@ -95,7 +97,7 @@ class Session:
     def watching(self) -> Iterator[None]:
         """Follow which module is running, for the length of one forward pass."""
         hooks = torch.nn.modules.module
-        self._stack, self._taken, self.calls = [], set(), 0
+        self._stack, self._taken, self.calls, self._layers = [], set(), 0, 0
         before = hooks.register_module_forward_pre_hook(self._enter)
         after = hooks.register_module_forward_hook(self._leave, always_call=True)
         try:
@@ -107,6 +109,7 @@ class Session:
     def _enter(self, module: torch.nn.Module, _: Any) -> None:
         path = self._paths.get(id(module))
         self._stack.append(path if path is not None else self._stack[-1] if self._stack else "")
+        self._ran.add(self._stack[-1])
 
     def _leave(self, _module: torch.nn.Module, _args: Any, _out: Any) -> None:
         self._stack.pop()
@@ -147,8 +150,10 @@ class Session:
         self.met.add(name)
         return planned(split, shape, dims)
 
-    def run(self, op: Part, inputs: Sequence[Sharded], layout: Layout) -> Sharded:
-        """Compute this process's part of an op."""
+    def run(
+        self, op: Part, inputs: Sequence[Sharded], layout: Layout, follows: Sharded | None = None
+    ) -> Sharded:
+        """Compute this process's part of an op, a layer of its own unless it follows one."""
         boxes = layout.boxes(self.wire.world)
         box = boxes[self.wire.rank]
         if op.prepare is not None:
@@ -176,7 +181,9 @@ class Session:
                 if w[self.wire.rank] is None and t.requires_grad
             ]
             local = Tie.apply(local, *ties) if ties else local
-        return Sharded(self, local, boxes, layout, layout.shape, (), layout.shape)
+        self._layers += 1
+        layer = self._layers if follows is None else follows.layer
+        return Sharded(self, local, boxes, layout, layout.shape, (), layout.shape, "", layer)
 
     def weight(self, tensor: torch.Tensor, wanted: Boxes) -> torch.Tensor | None:
         """Return this process's slice of a parameter or buffer of the module."""
@@ -227,7 +234,9 @@ class Session:
             run()
         for name, buffer in self.module.named_buffers():  # a module may count its batches
             buffer.data = before[name]
-        lost = [x for x in self.strategy.layers if x.name not in self.met and x.parts > 1]
+        # What depends on no input, such as an embedding of positions, every process makes whole.
+        run_plain = self.met | self._ran
+        lost = [x for x in self.strategy.layers if x.name not in run_plain and x.parts > 1]
         if lost:
             shown = ", ".join(x.name for x in lost[:3]) + (", …" if len(lost) > 3 else "")
             raise InvalidValueError(

@@ -86,8 +86,10 @@ def _dropping(masks: _Masks) -> Iterator[None]:
         keep = keep_mask(masks, call, shape, whole(shape), dropout_p, q)
         return dropped_attention(q, k, v, attn_mask, scale, keep)
 
-    F.dropout, F.scaled_dot_product_attention = dropout, attention
+    functional: Any = F
+    functional.dropout, functional.scaled_dot_product_attention = dropout, attention
     try:
         yield
     finally:
-        F.dropout, F.scaled_dot_product_attention = plain_dropout, plain_attention
+        functional.dropout = plain_dropout
+        functional.scaled_dot_product_attention = plain_attention

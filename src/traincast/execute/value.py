@@ -15,7 +15,7 @@ import torch
 
 from traincast.errors import InvalidValueError
 from traincast.execute.layout import Boxes, Layout, Shape, within
-from traincast.execute.views import Step
+from traincast.execute.views import Reshape, Step
 from traincast.execute.wire import fetch
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class Sharded:
     """Lengths of this tensor."""
     name: str = field(default="")
     """Of an input: what the session calls it."""
+    layer: int = -1
+    """Number of the layer that made it or that its maker follows; -1 for an input."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -149,14 +151,14 @@ class Sharded:
         return lambda *args, **kwargs: Sharded.__torch_function__(func, (), (self, *args), kwargs)
 
     def _become(self, other: Sharded) -> None:
-        for name in ("local", "boxes", "layout", "base", "steps", "lengths", "name"):
+        for name in ("local", "boxes", "layout", "base", "steps", "lengths", "name", "layer"):
             setattr(self, name, getattr(other, name))
 
     def viewed(self, step: Step, lengths: Shape) -> Sharded:
         """Return a view of this tensor."""
         return Sharded(
             self.session, self.local, self.boxes, self.layout, self.base, (*self.steps, step),
-            lengths, self.name,
+            lengths, self.name, self.layer,
         )  # fmt: skip
 
     def need(self, wanted: Boxes) -> torch.Tensor:
@@ -173,6 +175,18 @@ class Sharded:
             if source is not None and box is not None:
                 tensor = step.apply(tensor, source, box)
         return tensor
+
+    def unmerged(self) -> Sharded:
+        """Return (sample, position, …) where the module has merged samples and positions."""
+        last = self.steps[-1] if self.steps else None
+        if not isinstance(last, Reshape) or len(last.source) != len(last.shape) + 1:
+            return self
+        if last.shape[0] != last.source[0] * last.source[1]:
+            return self
+        return Sharded(
+            self.session, self.local, self.boxes, self.layout, self.base, self.steps[:-1],
+            last.source, self.name, self.layer,
+        )  # fmt: skip
 
     def near(self) -> Layout:
         """Return the layout of this tensor that is nearest to where its base lies."""

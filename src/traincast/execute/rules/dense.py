@@ -13,6 +13,7 @@ from traincast.execute.layout import Box, broadcast, whole
 from traincast.execute.masks import keep_mask
 from traincast.execute.session import Part, Session
 from traincast.execute.value import Sharded, is_sharded, rule
+from traincast.execute.views import Reshape
 
 
 def rows_dims(ndim: int) -> dict[str, int]:
@@ -34,41 +35,45 @@ def linear(
     bias: torch.Tensor | None = None,
 ) -> Sharded:
     """x · Wᵀ + b: a part of the output channels takes the whole input and its rows of W."""
-    x = input
-    features, inner = session.shapes.get(session.names.get(id(weight), ""), tuple(weight.shape))
-    last = x.dim() - 1
+    return _dense(session, input, weight, bias, inputs_first=False)
+
+
+@rule("addmm")
+def addmm(session: Session, func: Any, bias: Any, x: Sharded, weight: torch.Tensor) -> Sharded:
+    """x · W + b, with W stored input first; x may have samples and positions merged."""
+    apart = x.unmerged()
+    out = _dense(session, apart, weight, bias, inputs_first=True)
+    if apart is x:
+        return out
+    merged = (x.shape[0], out.shape[-1])
+    return out.viewed(Reshape(out.lengths, merged), merged)
+
+
+def _dense(
+    session: Session, x: Sharded, weight: torch.Tensor, bias: Any, inputs_first: bool
+) -> Sharded:
+    full = session.shapes.get(session.names.get(id(weight), ""), tuple(weight.shape))
+    inner, features = full if inputs_first else full[::-1]
     out = (*x.shape[:-1], features)
+
+    def columns(box: Box) -> Box:
+        return ((0, inner), box[-1]) if inputs_first else (box[-1], (0, inner))
+
+    def compute(_: Box, tensors: list[torch.Tensor], weights: list[Any]) -> torch.Tensor:
+        w, b = weights
+        return F.linear(tensors[0], w.t() if inputs_first else w, b)
+
     layout = session.place(
         kind="linear",
         label="linear",
         shape=out,
         dims=rows_dims(x.dim()),
-        follow=x.near().follow(out, [*range(last), None]),
+        follow=x.near().follow(out, [*range(x.dim() - 1), None]),
     )
     op = Part(
         needs=lambda box: [(*box[:-1], (0, inner))],
-        compute=lambda _, tensors, weights: F.linear(tensors[0], *weights),
-        weights=((weight, lambda b: (b[-1], (0, inner))), (bias, lambda b: (b[-1],))),
-    )
-    return session.run(op, [x], layout)
-
-
-@rule("addmm")
-def addmm(session: Session, func: Any, bias: Any, x: Sharded, weight: torch.Tensor) -> Sharded:
-    """x · W + b, with W stored input first."""
-    inner, features = session.shapes.get(session.names.get(id(weight), ""), tuple(weight.shape))
-    out = (x.shape[0], features)
-    layout = session.place(
-        kind="linear",
-        label="linear",
-        shape=out,
-        dims={"sample": 0, "channel": 1},
-        follow=x.near().follow(out, [0, None]),
-    )
-    op = Part(
-        needs=lambda box: [(box[0], (0, inner))],
-        compute=lambda _, tensors, weights: torch.addmm(weights[1], tensors[0], weights[0]),
-        weights=((weight, lambda b: ((0, inner), b[1])), (bias, lambda b: (b[1],))),
+        compute=compute,
+        weights=((weight, columns), (bias, lambda b: (b[-1],))),
     )
     return session.run(op, [x], layout)
 

@@ -26,7 +26,7 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Sharded:
-    """Mean over all samples that are not ignored, with the classes of a sample on one device."""
+    """Mean over all positions that are not ignored; the classes of a position are not split."""
     if weight is not None or reduction != "mean" or not is_sharded(target) or (
         size_average is not None or reduce is not None
     ):  # fmt: skip
@@ -34,16 +34,26 @@ def cross_entropy(
             f"{session.here()}: cross-entropy is run split with reduction='mean', without class "
             "weights, on targets that are an input"
         )
-    samples = input.shape[0]
-    cuts = session.place(
-        kind="cross_entropy", label="cross_entropy", shape=(samples,), dims={"sample": 0},
-        follow=input.near().follow((samples,), [0]),
-    ).cuts[0]  # fmt: skip
-    parts = len(cuts) - 1
+    x = input.unmerged()
+    if x is not input:
+        target = target.unmerged()
+        x = x.transpose(1, 2)  # classes come second
+    space = {3: ("sequence",), 4: ("height", "width")}.get(x.dim(), ())
+    positions = tuple(target.shape)
+    places = session.place(
+        kind="cross_entropy",
+        label="cross_entropy",
+        shape=positions,
+        dims={"sample": 0} | {dim: i for i, dim in enumerate(space, 1)},
+        follow=x.near().follow(positions, [0, *range(2, x.dim())]),
+    )
+    parts = places.parts
+    boxes = places.boxes(parts)
 
-    def needs(box: Box) -> list[Box]:
-        mine = (cuts[box[0][0]], cuts[box[0][1]])
-        return [(mine, *whole(input.shape[1:])), (mine, *whole(target.shape[1:]))]
+    def needs(box: Box) -> list[Box | None]:
+        mine = boxes[box[0][0]]
+        assert mine is not None
+        return [(mine[0], (0, x.shape[1]), *mine[1:]), mine]
 
     def compute(_: Box, tensors: list[torch.Tensor], __: Any) -> torch.Tensor:
         logits, labels = tensors
@@ -56,7 +66,7 @@ def cross_entropy(
 
     rows = Layout((tuple(range(parts + 1)), (0, 2)), (0, 1))
     sums = Part(needs=needs, compute=compute)
-    partial = session.run(sums, [input, target], rows)
+    partial = session.run(sums, [x, target], rows)
     added = Part(
         needs=lambda _: [whole((parts, 2))],
         compute=lambda _, tensors, __: tensors[0][:, 0].sum() / tensors[0][:, 1].sum(),

@@ -118,7 +118,7 @@ def batch_norm(
         prepare=prepare,
         weights=tuple((t, channels) for t in (running_mean, running_var, weight, bias)),
     )
-    return session.run(op, [x], layout)
+    return session.run(op, [x], layout, x)
 
 
 @rule("layer_norm", "rms_norm")
@@ -195,4 +195,4 @@ def group_norm(
         compute=compute,
         weights=tuple((t, lambda b: (b[1],)) for t in (weight, bias)),
     )
-    return session.run(op, [x], layout)
+    return session.run(op, [x], layout, x)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from traincast.errors import InvalidValueError
-from traincast.execute.layout import Box, Layout, Shape, broadcast, unsplit
+from traincast.execute.layout import Box, Shape, broadcast, unsplit
 from traincast.execute.masks import keep_mask
 from traincast.execute.rules.dense import rows_dims
 from traincast.execute.rules.windows import dims_of
@@ -46,12 +46,12 @@ def pointwise(session: Session, func: Any, *args: Any, **kwargs: Any) -> Any:
         dtype = next(t.dtype for t in tensors if t.dtype != torch.bool)
     if label in _COMPARISONS:
         dtype = torch.bool
-    lead = next((v for v in values if tuple(v.shape) == shape), None)
+    lead = _lead(values, shape)
     views = None
-    if len(tensors) == 1 and lead is not None and not session.lists("pointwise", label):
+    if len(tensors) == 1 and not session.lists("pointwise", label):
         bare = _bare(lead)
         views = lead if bare is not lead else None
-        values, shape = [bare], bare.lengths
+        values, shape, lead = [bare], bare.lengths, bare
 
     def compute(box: Box, locals_: list[torch.Tensor], _: Any) -> torch.Tensor:
         found = iter(locals_)
@@ -64,7 +64,7 @@ def pointwise(session: Session, func: Any, *args: Any, **kwargs: Any) -> Any:
         label=label,
         shape=shape,
         dims=_named(session, len(shape)),
-        follow=_follow(values, shape),
+        follow=lead.near() if tuple(lead.shape) == shape else unsplit(shape),
     )
     op = Part(
         needs=lambda box: [broadcast(box, v.shape) for v in values],
@@ -72,15 +72,14 @@ def pointwise(session: Session, func: Any, *args: Any, **kwargs: Any) -> Any:
         dtype=dtype,
         grad=label not in _COMPARISONS,
     )
-    out = session.run(op, values, layout)
+    out = session.run(op, values, layout, lead)
     return out if views is None else _dressed(out, views)
 
 
-def _follow(values: list[Sharded], shape: Shape) -> Layout:
-    """Return the place of the first operand as large as the result; an input has none yet."""
+def _lead(values: list[Sharded], shape: Shape) -> Sharded:
+    """Return the operand that an op follows: of those as large as the result, the latest made."""
     large = [v for v in values if tuple(v.shape) == shape]
-    placed = [v for v in large if v.layout is not None] or large
-    return placed[0].near() if placed else unsplit(shape)
+    return max(large or values, key=lambda v: v.layer)
 
 
 def _bare(x: Sharded, *, numbered: bool = False) -> Sharded:
@@ -93,13 +92,13 @@ def _bare(x: Sharded, *, numbered: bool = False) -> Sharded:
     )
     if not x.steps or not free:
         return x
-    return Sharded(x.session, x.local, x.boxes, x.layout, x.base, (), x.base)
+    return Sharded(x.session, x.local, x.boxes, x.layout, x.base, (), x.base, "", x.layer)
 
 
 def _dressed(out: Sharded, x: Sharded) -> Sharded:
     """Return a result with the views that were left out of its operand."""
     return Sharded(
-        out.session, out.local, out.boxes, out.layout, out.base, x.steps, x.lengths, out.name
+        out.session, out.local, out.boxes, out.layout, out.base, x.steps, x.lengths, "", x.layer
     )
 
 
@@ -131,7 +130,7 @@ def dropout(
         dims=_named(session, len(shape)),
         follow=bare.near(),
     )
-    out = session.run(Part(needs=lambda box: [box], compute=compute), [bare], layout)
+    out = session.run(Part(needs=lambda box: [box], compute=compute), [bare], layout, bare)
     return out if bare is x else _dressed(out, x)
 
 
@@ -150,7 +149,15 @@ def same(session: Session, func: Any, x: Sharded, *_: Any, **__: Any) -> Sharded
     """Return the tensor as it is: every result is a new one anyway."""
     if getattr(func, "__name__", "") == "detach":
         return Sharded(
-            session, x.local.detach(), x.boxes, x.layout, x.base, x.steps, x.lengths, x.name
+            session,
+            x.local.detach(),
+            x.boxes,
+            x.layout,
+            x.base,
+            x.steps,
+            x.lengths,
+            x.name,
+            x.layer,
         )
     return x
 
@@ -176,7 +183,7 @@ def cast(session: Session, func: Any, x: Sharded, *args: Any, **kwargs: Any) -> 
         compute=lambda _, t, __: t[0].to(wanted[0]),
         dtype=wanted[0],
     )
-    return session.run(op, [x], layout)
+    return session.run(op, [x], layout, x)
 
 
 @rule("pad")
@@ -220,4 +227,4 @@ def pad(
         needs=lambda box: [inside(box)],
         compute=compute,
     )
-    return session.run(op, [x], layout)
+    return session.run(op, [x], layout, x)
