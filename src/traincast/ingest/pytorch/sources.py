@@ -19,6 +19,7 @@ from traincast.errors import (
 )
 from traincast.ingest.pytorch.functions import Options, call_builder, function_source
 from traincast.ingest.pytorch.probe import Inputs, Source
+from traincast.ingest.pytorch.timm_names import current_name
 from traincast.ingest.references import spell
 from traincast.ingest.traced import config_file
 
@@ -105,6 +106,7 @@ def torchvision_source(name: str, options: Options, image: int | None) -> Source
 def timm_source(name: str, options: Options, image: int | None) -> Source:
     """Return a network of timm by name, with random weights."""
     timm = _need("timm", "vision", f"timm:{name}")
+    name = current_name(timm, name)
     known = timm.list_models()
     base, _, tag = name.partition(".")
     if base not in known:
