@@ -22,6 +22,7 @@ COMMANDS = {
     "measure": ("measure:measure", "Measure a real training step on this machine."),
     "run": ("run:run", "Train under a layer-wise plan for real, one process a device."),
     "scale": ("scale:scale", "Predict how a step scales over devices and strategies."),
+    "plan": ("plan:plan", "Find the best split of every layer over a cluster."),
     "compare": ("compare:compare", "Put all estimators side by side on the same work."),
     "validate": ("validate:validate", "Compare predictions with measured runs, row by row."),
     "explore": ("explore:explore", "Compare data and model parallelism over five axes."),

@@ -2,7 +2,8 @@
 
 Under the published objective the cost of a strategy is a sum over layers and edges, and elimination
 finds its minimum. Under ours, gradients are synchronised while backward goes on, and the step is no
-such sum. There, with c compute and update, x transfers, b what of both is backward, and s synchronisation,
+such sum. There, with c compute and update, x transfers, b the part of both that is backward, and s
+synchronisation,
 
     step ≥ c + x + max(0, s − b) ≥ c + x + λ (s − b)        for every λ from 0 to 1
 
@@ -277,7 +278,9 @@ def _others(search: _Search, best: Outcome, count: int) -> tuple[Outcome, ...]:
     seen = {best.choice}
     found: list[Outcome] = []
     border = [best]
-    while border and len(found) < count:
+    for _ in range(count):
+        if not border:
+            break
         here = border.pop(0)
         for layer, configs in enumerate(tables.configs):
             for c in range(len(configs.degrees)):
@@ -288,8 +291,7 @@ def _others(search: _Search, best: Outcome, count: int) -> tuple[Outcome, ...]:
                 outcome = evaluate(tables, choice)
                 if search.limit is None or outcome.memory_bytes <= search.limit:
                     border.append(outcome)
+                    found.append(outcome)
         border.sort(key=lambda o: (o.step_s, o.choice))
-        border = border[: 4 * count]
-        if border:
-            found.append(border[0])
-    return tuple(found)
+        border = border[:count]
+    return tuple(sorted(found, key=lambda o: (o.step_s, o.choice))[:count])
