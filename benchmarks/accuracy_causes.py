@@ -23,7 +23,7 @@ from traincast.ingest import resolve
 from traincast.simulate.fit import default_precision
 from traincast.simulate.step import Plan, Step, program_for, simulate_step
 from traincast.simulate.summary import QUIET, spread
-from traincast.simulate.validate import ValidatedRow, _optimizer
+from traincast.simulate.validate import ValidatedRow, optimizer_of
 
 FAR = float(np.exp(-2.0))
 """Likeness to the nearest measured shape below which a kernel counts as not measured: two of the
@@ -71,7 +71,7 @@ def cases(rows: Sequence[ValidatedRow], root: Path | None) -> list[Case]:
         if key not in graphs:
             graphs[key] = resolve(row.model, image=int(key[1]) if key[1] else None, root=root)
         plan = Plan(
-            batch=int(given["batch"]), seq=seq or 0, optimizer=optimizer_named(_optimizer(given)),
+            batch=int(given["batch"]), seq=seq or 0, optimizer=optimizer_named(optimizer_of(given)),
             layout=given.get("layout") or "nchw", eager=given.get("mode") != "compile",
         )  # fmt: skip
         device = load_device(row.device or given["device"])

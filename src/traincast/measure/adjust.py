@@ -30,7 +30,13 @@ from traincast.ingest import resolve
 from traincast.measure.group_fit import Fit, Flags, Seen, Table, fit_factors, left_out
 from traincast.simulate.predict import predict
 from traincast.simulate.step import Step, program_for, simulate_step
-from traincast.simulate.validate import _machine, _optimizer, _share, _whole, read_runs
+from traincast.simulate.validate import (
+    machine_of,
+    optimizer_of,
+    read_runs,
+    share_of,
+    whole_number,
+)
 
 Progress = Callable[[int, int], None]
 """Is told how many rows of how many are done."""
@@ -199,7 +205,7 @@ def _observe(
             if why is None:
                 options = _options(row)
                 graph = resolve(
-                    row["model"], image=_whole(row, "image"), seq=options["seq"], root=root
+                    row["model"], image=whole_number(row, "image"), seq=options["seq"], root=root
                 )
                 for column, seconds in _times(row):
                     infer = column == "infer_ms"
@@ -229,7 +235,7 @@ def _unfit(row: Mapping[str, str], device: Device) -> str | None:
         return f"the run ended with {row['error']}"
     if row.get("mode") == "compile":
         return "a compiled step runs other kernels"
-    cluster, count = _machine(row, device.name)
+    cluster, count = machine_of(row, device.name)
     if count > 1:
         return "a run on several devices"
     if cluster.device.name != device.name:
@@ -238,15 +244,15 @@ def _unfit(row: Mapping[str, str], device: Device) -> str | None:
 
 
 def _options(row: Mapping[str, str]) -> dict[str, Any]:
-    batch, accumulate = _share(row, 1)
+    batch, accumulate = share_of(row, 1)
     return {
         "batch": batch or 1,
         "accumulate": accumulate,
-        "seq": _whole(row, "seq"),
+        "seq": whole_number(row, "seq"),
         "precision": row.get("precision") or None,
         "layout": row.get("layout") or "nchw",
         "recompute": row.get("recompute", "").lower() not in ("", "none", "no", "false", "0"),
-        "optimizer": _optimizer(row),
+        "optimizer": optimizer_of(row),
         "estimator": "roofline",
     }
 

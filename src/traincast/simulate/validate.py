@@ -150,7 +150,8 @@ def _measured(row: Mapping[str, str]) -> tuple[dict[str, float], str | None]:
     return values, None
 
 
-def _whole(row: Mapping[str, str], name: str) -> int | None:
+def whole_number(row: Mapping[str, str], name: str) -> int | None:
+    """Return a column of a row as a whole number of at least 1; None where it is empty."""
     text = row.get(name, "")
     if not text:
         return None
@@ -172,12 +173,15 @@ def _predicted(
     graphs: dict[tuple[str, str, str], Graph | TraincastError],
 ) -> ValidatedRow:
     key = (row.get("model", ""), row.get("image", ""), row.get("seq", ""))
-    seq = _whole(row, "seq")
+    seq = whole_number(row, "seq")
     for tried in ((*key[:2], ""), key):
         if tried not in graphs:
             try:
                 graphs[tried] = resolve(
-                    key[0], image=_whole(row, "image"), seq=seq if tried[2] else None, root=root
+                    key[0],
+                    image=whole_number(row, "image"),
+                    seq=seq if tried[2] else None,
+                    root=root,
                 )
             except TraincastError as error:
                 graphs[tried] = error
@@ -187,12 +191,12 @@ def _predicted(
     if isinstance(graph, TraincastError):
         raise graph
     for name in _SPLIT:
-        if (_whole(row, name) or 1) > 1:
+        if (whole_number(row, name) or 1) > 1:
             raise InvalidValueError(f"{name} = {row[name]}: this way of splitting is not modelled")
     if row.get("zero", "").lower() not in _NONE:
         raise InvalidValueError(f"zero = {row['zero']}: sharded states are not modelled")
-    cluster, devices = _machine(row, device)
-    batch, accumulate = _share(row, devices)
+    cluster, devices = machine_of(row, device)
+    batch, accumulate = share_of(row, devices)
     options: dict[str, Any] = {
         "batch": batch,
         "accumulate": accumulate,
@@ -201,7 +205,7 @@ def _predicted(
         "layout": row.get("layout") or "nchw",
         "compiled": row.get("mode", "") == "compile",
         "recompute": row.get("recompute", "").lower() not in _NONE,
-        "optimizer": _optimizer(row),
+        "optimizer": optimizer_of(row),
         **how,
     }
     prediction = predict(graph, cluster.device, **options)
@@ -210,18 +214,18 @@ def _predicted(
         scaled = scale(
             graph, cluster.device, cluster, prediction.engine,
             prediction.step.program.precision, prediction.step.plan, devices=[devices],
-            schemes=[row.get("scheme") or "auto"], servers=_whole(row, "servers"),
+            schemes=[row.get("scheme") or "auto"], servers=whole_number(row, "servers"),
         )  # fmt: skip
         seconds = scaled[0].step_s
     return _compare(found, prediction, seconds, options)
 
 
-def _machine(row: Mapping[str, str], device: str | None) -> tuple[Cluster, int]:
+def machine_of(row: Mapping[str, str], device: str | None) -> tuple[Cluster, int]:
     """Return the cluster of a row and how many of its devices the run used."""
     unit = row.get("device") or device
     if not row.get("cluster") and not unit:
         raise InvalidValueError("no device: add a column device, or give --device")
-    devices = _whole(row, "devices") or _whole(row, "dp")
+    devices = whole_number(row, "devices") or whole_number(row, "dp")
     shape = row.get("cluster") or f"{devices or 1}x{unit}"
     cluster = load_cluster(shape, row.get("network") or None)
     devices = devices or cluster.devices
@@ -232,9 +236,9 @@ def _machine(row: Mapping[str, str], device: str | None) -> tuple[Cluster, int]:
     return cluster, devices
 
 
-def _share(row: Mapping[str, str], devices: int) -> tuple[int | None, int]:
+def share_of(row: Mapping[str, str], devices: int) -> tuple[int | None, int]:
     """Return the samples of one device's pass, and how many passes make a step."""
-    batch, micro = _whole(row, "batch"), _whole(row, "micro_batch")
+    batch, micro = whole_number(row, "batch"), whole_number(row, "micro_batch")
     if batch is None:
         return micro, 1
     each = micro or max(batch // devices, 1)
@@ -245,7 +249,8 @@ def _share(row: Mapping[str, str], devices: int) -> tuple[int | None, int]:
     return each, passes
 
 
-def _optimizer(row: Mapping[str, str]) -> str:
+def optimizer_of(row: Mapping[str, str]) -> str:
+    """Return the optimizer of a row by the name that `predict` knows it by."""
     name = row.get("optimizer") or "adamw"
     return _TABLE_OPTIMIZERS.get(name.lower().replace("-", "_"), name)
 
@@ -307,7 +312,7 @@ def with_efficiency(rows: Iterable[ValidatedRow]) -> list[ValidatedRow]:
 
 def _count(row: ValidatedRow) -> int:
     try:
-        return _machine(row.given, "h200")[1]
+        return machine_of(row.given, "h200")[1]
     except TraincastError:
         return 0
 
