@@ -42,7 +42,7 @@ def device_file(results: Results) -> str:
     peaks, the larger copies and sums for the bandwidth.
     """
     header, cpu = results.header, results.header.get("kind") == "cpu"
-    peaks, bandwidth = _peaks(results.rows), _bandwidth(results.rows)
+    peaks, bandwidth = _peaks(results.rows), _bandwidth(results.rows, cpu)
     if "fp32" not in peaks or not bandwidth:
         raise PredictionError(
             f"too little was measured to describe {header['device']}, which the catalog lacks: "
@@ -85,8 +85,15 @@ def _peaks(rows: Iterable[Row]) -> dict[str, float]:
     return best
 
 
-def _bandwidth(rows: Iterable[Row]) -> float:
-    """Return the best bytes per second of the larger copies and sums; 0 if there are none."""
+_UNCACHED = 1e8
+"""Bytes that few CPUs' caches hold."""
+
+
+def _bandwidth(rows: Iterable[Row], cpu: bool) -> float:
+    """Return the best bytes per second of the larger copies and sums; 0 if there are none.
+
+    On a CPU, of copies larger than its caches, where there are any.
+    """
     sizes: list[tuple[float, float]] = []
     for row in rows:
         if row["family"] == "stream" and row["op"] in ("add", "mul", "clone") and "seconds" in row:
@@ -95,4 +102,6 @@ def _bandwidth(rows: Iterable[Row]) -> float:
             sizes.append((moved, moved / row["seconds"]))
         elif row["family"] == "copy" and row["op"] in ("memcpy", "d2d") and "seconds" in row:
             sizes.append((2 * row["bytes"], 2 * row["bytes"] / row["seconds"]))
-    return max((rate for _, rate in sorted(sizes)[len(sizes) // 2 :]), default=0.0)
+    larger = [rate for _, rate in sorted(sizes)[len(sizes) // 2 :]]
+    uncached = [rate for moved, rate in sizes if moved > _UNCACHED]
+    return max(uncached if cpu and uncached else larger, default=0.0)
