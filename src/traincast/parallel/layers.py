@@ -61,6 +61,8 @@ class Weight(NamedTuple):
     shape: tuple[int, ...]
     reaches: Reaches
     """How far a part of the layer reaches along each axis."""
+    share: float = 1.0
+    """1 / n where n layers share it: each bears that part of its costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Layer:
     """Largest degree of a dim, where it is not its length."""
     works: list[Work] = field(default_factory=list)
     parameters: dict[str, Weight] = field(default_factory=dict)
-    """Trainable parameters that it is the first to use."""
+    """Trainable parameters that it uses."""
     copies: bool = False
     """Whether its output has no samples: a split by sample then makes copies."""
 
@@ -118,7 +120,6 @@ class _Builder:
         self.layers: list[Layer] = []
         self.edges: dict[tuple[int, int, str, tuple[Need, ...]], Edge] = {}
         self.held: dict[str, Held] = {}
-        self.used: set[str] = set()
         self.waiting: list[Op] = []
         self.layer_of: dict[str, int] = {}
 
@@ -130,6 +131,13 @@ class _Builder:
                 self.held[name] = Held(-1, axes)
         for op in self.graph.ops:
             self._add(op)
+        users: dict[str, int] = {}
+        for layer in self.layers:
+            for name in layer.parameters:
+                users[name] = users.get(name, 0) + 1
+        for layer in self.layers:
+            for name, weight in layer.parameters.items():
+                layer.parameters[name] = weight._replace(share=1 / users[name])
         return Network(
             self.graph, self.batch, self.seq, tuple(self.layers), tuple(self.edges.values()),
             self.layer_of, self.held,
@@ -256,9 +264,8 @@ class _Builder:
 
     def _own(self, name: str, layer: Layer, reaches: Reaches) -> None:
         tensor = self.graph.tensors[name]
-        if tensor.role == "parameter" and tensor.trainable and name not in self.used:
-            self.used.add(name)
-            layer.parameters[name] = Weight(self.shape[name], reaches)
+        if tensor.role == "parameter" and tensor.trainable:
+            layer.parameters.setdefault(name, Weight(self.shape[name], reaches))
 
     def _connect(self, name: str, target: int, reaches: Reaches) -> None:
         held = self.held.get(name)

@@ -64,7 +64,7 @@ class LayerSplit:
         index: dict[str, int] = {}
         for dim in reversed(tuple(self.degrees)):
             part, index[dim] = divmod(part, self.degrees[dim])
-        return index
+        return {dim: index[dim] for dim in self.degrees}
 
     def __str__(self) -> str:
         return " ".join(f"{dim} {degree}" for dim, degree in self.degrees.items()) or "1 device"

@@ -137,7 +137,7 @@ def reasons(plan: Plan, most: int = 6) -> list[str]:
         moved = sum(
             float(p.moved[plan.best.choice[u], plan.best.choice[v]])
             for (u, v), p in tables.edges.items()
-            if v in changed
+            if u in changed or v in changed
         )
         text = f"{block.name}: {block.layers[0]}"
         if saved >= 1:
@@ -207,7 +207,7 @@ def proof_line(plan: Plan) -> str:
     """Return how sure the search is, as a sentence."""
     took = f"Tables and search took {format_seconds(plan.search_s)}."
     if plan.optimal:
-        return f"No strategy of this space is better: proven by elimination. {took}"
+        return f"No strategy of this space is better: proven. {took}"
     gap = plan.best.step_s / plan.bound_s - 1 if plan.bound_s > 0 else float("inf")
     return (
         f"No strategy takes less than {format_seconds(plan.bound_s, 4)}; this one is within "

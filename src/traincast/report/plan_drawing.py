@@ -7,19 +7,25 @@ from html import escape
 
 from traincast.parallel.strategy import DIMS
 from traincast.report.plan import Block, blocks, outcomes
-from traincast.report.svg import COLORS, FAINT, GREY, INK, bar_chart, stack
+from traincast.report.svg import COLORS, FAINT, GREY, INK, bar_chart
 from traincast.search.layerwise import Plan
 
 _ROW, _WIDTH, _LEFT, _CELL = 30, 720, 330, 230
 _FONT = "font-family=\"system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif\""
 _COLOR = {dim: COLORS[i % len(COLORS)] for i, dim in enumerate(DIMS)}
 _MOST_ROWS = 80
+_BARS = 360
 
 
 def plan_chart(title: str, plan: Plan) -> str:
     """Return one sheet with the network and the comparison."""
     top, height = network_drawing(title, plan)
-    return stack([(top, _WIDTH, height), (rival_chart(plan), _WIDTH, 420)], title=title)
+    below = rival_chart(plan).replace("<svg ", f'<svg y="{height}" ', 1)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height + _BARS}" '
+        f'width="{_WIDTH}" height="{height + _BARS}" role="img"><title>{escape(title)}</title>\n'
+        f"{top}{below}</svg>\n"
+    )
 
 
 def rival_chart(plan: Plan) -> str:
@@ -38,7 +44,7 @@ def rival_chart(plan: Plan) -> str:
         title="A step under each strategy",
         stacked=True,
         width=_WIDTH,
-        height=420,
+        height=_BARS,
     )
 
 
@@ -84,11 +90,19 @@ def _row(row: Block, y: float, devices: int, *, last: bool) -> list[str]:
         shade = 0.45 + 0.55 * (1 - place[major] / split.degree(major)) if major else 1.0
         where = ", ".join(f"{d} {i + 1} of {split.degree(d)}" for d, i in place.items())
         tip = f"device {k}: {where or ('all of it' if k < split.parts else 'nothing')}"
+        x, width = _LEFT + k * cell, max(cell - 2, 1)
         parts.append(
-            f'<rect x="{_LEFT + k * cell:.1f}" y="{y + 3}" width="{max(cell - 2, 1):.1f}" '
-            f'height="20" rx="2" fill="{fill}" fill-opacity="{shade:.2f}">'
-            f"<title>{escape(tip)}</title></rect>"
+            f'<rect x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="20" rx="2" '
+            f'fill="{fill}" fill-opacity="{shade:.2f}"><title>{escape(tip)}</title></rect>'
         )
+        for depth, dim in enumerate(list(place)[1:], 1):
+            # Further dims as stripes at the foot of the cell, one for each.
+            deep = 0.45 + 0.55 * (1 - place[dim] / split.degree(dim))
+            parts.append(
+                f'<rect x="{x:.1f}" y="{y + 23 - 6 * depth}" width="{width:.1f}" height="6" '
+                f'fill="#fff"/><rect x="{x:.1f}" y="{y + 24 - 6 * depth}" width="{width:.1f}" '
+                f'height="5" fill="{_COLOR[dim]}" fill-opacity="{deep:.2f}"/>'
+            )
     parts.append(_text(_LEFT + _CELL + 12, y + 17, str(split), 12, INK))
     return parts
 

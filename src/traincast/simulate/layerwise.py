@@ -15,13 +15,14 @@ owners are spread evenly over the r devices, so each port carries 2·s·(r − 1
 all-reduce of s bytes by any algorithm of `network`, among devices where they sit.
 
 Known inaccuracy: layers run one after the other, also where branches could run at once on devices
-of their own; the host's work is not counted; of a tied weight only its first layer is synchronised.
+of their own; the host's work is not counted; layers that share a weight bear equal parts of its
+costs, also where they are split differently.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -270,8 +271,3 @@ def _exposed(back: Sequence[float], returned: Sequence[float], sync: Sequence[fl
             sent = max(sent, now) + sync[layer]
         now += returned[layer]
     return max(0.0, sent - now)
-
-
-def with_objective(setting: Setting, objective: str, scheme: str) -> Setting:
-    """Return a setting under another objective."""
-    return replace(setting, objective=objective, scheme=scheme)

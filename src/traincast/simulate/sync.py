@@ -61,7 +61,7 @@ class Sync:
         for weight in layer.parameters.values():
             along = (r.dim for axis in weight.reaches for r in axis)
             split = frozenset(dim for dim in along if dim in configs.dims)
-            size = _elements(weight, layer, configs) * each
+            size = _elements(weight, layer, configs) * (each * weight.share)
             groups[split] = groups.get(split, np.zeros(len(configs.degrees))) + size
         zero = np.zeros(len(configs.degrees))
         result = Synced(zero, zero, zero)
