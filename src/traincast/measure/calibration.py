@@ -63,10 +63,10 @@ def profile_from_results(
     )
 
 
-CPU_STEPS = (0.85, 1.22)
+CPU_STEPS = (0.86, 1.28)
 """5th and 95th percentile of measured over predicted training steps on a CPU after a calibration of
-two minutes: 18 networks on 2 cores of an EPYC of AMD, which nothing was fitted to but how much of
-their memory is fresh (benchmarks/cpu_accuracy.py)."""
+two minutes: 42 steps of 18 networks on 2 cores of an EPYC of AMD, which nothing was fitted to but
+how much of their memory is fresh (docs/cpu.md)."""
 
 
 def launch_gap(rows: Iterable[Row]) -> float:
