@@ -11,7 +11,7 @@ most kernels take to fill it. With glibc (malloc/malloc.c):
   block that was ever mapped. Parameters' gradients, which are freed all at once between steps, lie
   on fresh pages then, and so do shares of what forward and backward passes make.
 
-The shares are means over the page faults of 23 networks; those of one network, and its single
+The shares are means over the page faults of 22 networks; those of one network, and its single
 steps, differ by a half.
 """
 
