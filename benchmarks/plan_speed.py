@@ -11,7 +11,9 @@ included. Published for AlexNet, VGG-16 and Inception-v3 on 4 devices: 0.02, 0.1
 from __future__ import annotations
 
 import argparse
+import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from traincast.estimate.optimizer import optimizer_named
@@ -54,23 +56,18 @@ def deeper(graph: Graph, blocks: int) -> Graph:
     tensors, ops = dict(graph.tensors), list(graph.ops[:at])
 
     def renamed(name: str, to: int) -> str:
-        return name.replace("transformer.h.10", f"transformer.h.{to - 1}").replace(
-            last, f"transformer.h.{to}"
-        )
+        return re.sub(r"\bh\.1([01])\b", lambda m: f"h.{to - 1 + int(m[1])}", name)
 
     for k in range(12, blocks):
         for op in block:
             for name in (*op.inputs, *op.outputs):
                 tensors.setdefault(renamed(name, k), replace(tensors[name], name=renamed(name, k)))
             ops.append(_again(op, k, renamed))
-    tail = [
-        _again(op, blocks, lambda n, k: n.replace(last, f"transformer.h.{k - 1}"))
-        for op in graph.ops[at:]
-    ]
+    tail = [_again(op, blocks - 1, renamed) for op in graph.ops[at:]]
     return replace(graph, ops=(*ops, *tail), tensors=tensors, name=f"gpt2×{blocks}")
 
 
-def _again(op: Op, k: int, renamed) -> Op:  # type: ignore[no-untyped-def]
+def _again(op: Op, k: int, renamed: Callable[[str, int], str]) -> Op:
     return replace(
         op,
         name=renamed(op.name, k),

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 from conftest import Cli
-
 from traincast.parallel.strategy import read_strategy
 
 ARGS = ("plan", "vgg16", "--cluster", "1x4xp100", "-b", "32", "-p", "fp32")
@@ -61,7 +60,7 @@ def test_what_cannot_be(cli: Cli, tmp_path: Path) -> None:
     cli(*ARGS, "--fix", "nothing:channel=2").refused("unknown layer 'nothing'")
     cli(*ARGS, "--fix", "classifier.3:rows=2").refused("unknown dim 'rows'")
     cli(*ARGS, "--max-memory", "lots").refused("lots")
-    cli(*ARGS, "--estimator", "castello").refused("prices whole layers", "roofline")
+    cli(*ARGS, "--estimator", "paleo").refused("prices whole layers", "roofline")
     cli("plan", "vgg16", "--cluster", "128x8xh100").refused("1024 devices", "64")
     cli(*ARGS, "-o", str(tmp_path / "no" / "plan.json")).refused("there is no folder")
 

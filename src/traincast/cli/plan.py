@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from traincast.cli.options import count, flag, load_model, option
+from traincast.cli.options import above_zero, count, flag, load_model, option
 from traincast.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from traincast.graph import Graph
+    from traincast.simulate.layerwise import Setting
 
 _WORK = Group("What to train", sort_key=1)
 _WHERE = Group("Where", sort_key=2)
@@ -35,6 +40,7 @@ def plan(
     layout: Annotated[str, option("NAME", group=_HOW)] = "nchw",
     scheme: Annotated[str | None, option("NAME", group=_HOW)] = None,
     estimator: Annotated[str, option("NAME", group=_HOW)] = "auto",
+    step_ms: Annotated[str | None, option("MS", group=_HOW)] = None,
     objective: Annotated[str, option("NAME", group=_SEARCH)] = "overlap",
     degrees: Annotated[str, option("WHICH", group=_SEARCH)] = "powers",
     fix: Annotated[list[str] | None, option("LAYER:DIM=N", group=_SEARCH, negative="")] = None,
@@ -71,6 +77,8 @@ def plan(
         server, as published) and others of `traincast scale`.
     estimator
         auto, roofline, calibrated or transfer.
+    step_ms
+        A step that you measured on one device with the same batch: compute is stretched to it.
     objective
         overlap (gradients travel while backward goes on), or published (nothing overlaps, with a
         parameter server: Jia et al., ICML 2018).
@@ -126,6 +134,9 @@ def plan(
         scheme=scheme or ("server" if objective == "published" else "auto"),
         degrees=degrees,
     )
+    measured = above_zero("--step-ms", step_ms)
+    if measured is not None:
+        setting = replace(setting, pace=_pace(graph, setting, measured / 1e3))
     found = make_plan(
         graph, setting, fixed=held, max_memory=limit, top=min(count("--top", top) or 1, 50)
     )
@@ -165,12 +176,23 @@ def _check(devices: int, layout: str) -> None:
         raise InvalidValueError(f"--layout {layout!r} is unknown; write nchw or nhwc")
 
 
+def _pace(graph: Graph, setting: Setting, measured: float) -> float:
+    """Return how much longer a step on one device takes than predicted."""
+    from traincast.simulate.step import program_for, simulate_step
+
+    device = setting.cluster.device
+    alone = replace(setting.plan, batch=setting.plan.batch // setting.cluster.devices)
+    program = program_for(graph, setting.precision, device, setting.estimator, alone)
+    step = simulate_step(program, device, setting.estimator, alone)
+    return measured / sum(step.device_s.values())
+
+
 def _memory(text: str | None) -> float | None:
     from traincast.units import parse_quantity
 
     if text is None:
         return None
-    value = parse_quantity(text, "B")
+    value = parse_quantity(text, "bytes")
     if not value > 0:
         raise InvalidValueError(f"--max-memory {text!r} has to be above zero; write 12GiB")
     return value

@@ -60,6 +60,8 @@ class Setting:
     scheme: str = "auto"
     """server, ring, hierarchical, auto or any algorithm of an all-reduce."""
     degrees: str = "powers"
+    pace: float = 1.0
+    """Factor on predicted compute, such as from a measured step on one device."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +137,8 @@ def build_tables(graph: Graph, setting: Setting) -> Tables:
     )
     program = program_for(graph, setting.precision, cluster.device, setting.estimator, plan)
     shards = price_shards(network, configs, program, cluster.device, setting.estimator, plan.layout)
+    if setting.pace != 1.0:
+        shards = shards.paced(setting.pace)
     each = DTYPE_BYTES[setting.precision.parameters]
     sync = Sync(cluster, setting.scheme)
     done = [sync.layer(x, c, each) for x, c in zip(network.layers, configs, strict=True)]
