@@ -42,12 +42,14 @@ ALTERNATIVES = """\
 ## Against the alternatives
 
 The mean |error| of the step, the same runs for every line. *traincast* is what a user gets without
-asking: the H200's own profile, partial profiles of other devices, on the RTX 3090 one carried over
-from another device. *roofline* knows the datasheet and a few efficiencies, which were fitted to the
-first suite's runs; *paleo* is Paleo's model (Qi, Sparks & Talwalkar, ICLR 2017), which knows
-neither reduced precision nor today's convolution algorithms."""
+asking: the H200's own profile, partial profiles of other devices; on the RTX 3090 one carried over
+from another device, since the shipped one was adjusted to these very runs. *roofline* knows the
+datasheet and a few efficiencies, which were fitted to the first suite's runs; *paleo* is Paleo's
+model (Qi, Sparks & Talwalkar, ICLR 2017), which knows neither reduced precision nor today's
+convolution algorithms."""
 QUOTED = """\
-Others, by their own figures. **These are other devices and other networks**, but for the first:
+And what cannot be run here. The first was measured for this project, on the first suite. The other
+figures are their authors', **on other devices and other networks**.
 
 | | off by | on |
 |---|---:|---|
@@ -65,8 +67,8 @@ costs."""
 WAVES = """\
 The kernels' models were fitted with waves, so that switching those off in the prediction alone is
 unfair. The line *fitted without waves* fits products and convolutions again to the same measured
-kernels: then waves are worth {} points of MAPE on the first suite and {} on the held-out one. Where
-shapes were measured, as nearly all here, the correction by shape makes up for them."""
+kernels, which changes the MAPE by {} points on the first suite and by {} on the held-out one: where
+shapes were measured, as nearly all here, the correction by shape makes up for waves."""
 INTERVALS = """\
 ## Intervals
 
@@ -179,7 +181,7 @@ def section(suite: Suite, chart: str, every: Judged, listed: Judged) -> str:
     if suite.missing:
         return "\n\n".join([*parts, f"Not judged: {suite.missing}."])
     found = summarise(suite.rows)
-    rows = [[COLUMNS[name], *summary_cells(s)] for name, s in found.items()]
+    rows = [[COLUMNS[name], *summary_cells(s)] for name, s in found.items() if s.rows]
     rows += [
         [f"step, {name}", str(e.runs), *short_cells(e), "–"] for name, e in suite.further.items()
     ]
@@ -194,7 +196,8 @@ def section(suite: Suite, chart: str, every: Judged, listed: Judged) -> str:
         parts.append(f"{len(failed)} runs could not be predicted:\n\n" + "\n".join(
             f"- {line}" for line in why))  # fmt: skip
     parts += [f"![Predicted against measured steps]({chart})", distribution(suite.rows)]
-    parts.append(groups(suite, every))
+    told = groups(suite, every)
+    parts += [told] if told else []
     parts.append(f"The {len(listed)} furthest off:\n\n" + worst_table(listed))
     return "\n\n".join(parts)
 
@@ -222,7 +225,7 @@ def groups(suite: Suite, every: Judged) -> str:
         found = {name: s for name, s in found.items() if s.mape is not None}
         if len(found) > 1:
             lines += [[f"{by}: {name}", *summary_cells(s)] for name, s in found.items()]
-    text = "The step by setting:\n\n" + table(("", *HEADS), lines)
+    text = "The step by setting:\n\n" + table(("", *HEADS), lines) if lines else ""
     if every:
         rows = [
             [c, str(n), percent(mean), percent(share, 0)] for c, n, mean, share in shares(every)
