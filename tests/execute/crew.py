@@ -1,4 +1,4 @@
-"""Processes that train cases under plans, started once for many tests, and the one they must equal."""
+"""Processes that train cases under plans, started once for many tests, and the one to equal."""
 
 from __future__ import annotations
 
@@ -35,6 +35,17 @@ def _module(build: Any) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     torch.manual_seed(0)
     module, inputs, _ = build()
     return module.train(), inputs
+
+
+@contextlib.contextmanager
+def precision(dtype: torch.dtype) -> Iterator[None]:
+    """Everything that is built inside has elements of this type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def single(build: Any, batch: int, optimizer: str) -> tuple[list[float], dict[str, torch.Tensor]]:
@@ -78,7 +89,9 @@ def _work(rank: int, world: int, port: int, pipe: Any) -> None:
             dist.destroy_process_group()
             return
         try:
-            pipe.send((True, split(*order, rank, world)))
+            dtype, *case = order
+            with precision(dtype):
+                pipe.send((True, split(*case, rank, world)))
         except Exception:
             pipe.send((False, traceback.format_exc()))
 
@@ -103,19 +116,19 @@ class Crew:
             self._pipes.append(ours)
             self._processes.append(process)
 
-    def train(self, build: Any, strategy: Strategy, optimizer: str = "sgd") -> list[Any]:
+    def train(
+        self, build: Any, strategy: Strategy, optimizer: str, dtype: torch.dtype
+    ) -> list[Any]:
         for pipe in self._pipes:
-            pipe.send((build, strategy, optimizer))
-        answers = []
+            pipe.send((dtype, build, strategy, optimizer))
+        answers, problems = [], []
         for rank, pipe in enumerate(self._pipes):
-            if not pipe.poll(90):
+            if not pipe.poll(5 if problems else 120):
                 self.end()
-                raise AssertionError(f"rank {rank} hangs")
+                raise AssertionError("\n".join([f"rank {rank} hangs", *problems]))
             good, answer = pipe.recv()
-            if not good:
-                self.end()
-                raise AssertionError(answer)
-            answers.append(answer)
+            (answers if good else problems).append(answer)
+        assert not problems, problems[0]
         return answers
 
     def end(self) -> None:
@@ -142,17 +155,28 @@ def strategy_of(world: int, batch: int, seq: int = 0, **layers: dict[str, int]) 
     return Strategy(model="case", batch=batch, devices=world, layers=splits, seq=seq)
 
 
-def assert_same(crew: Crew, build: Any, strategy: Strategy, optimizer: str = "sgd") -> list[Any]:
-    """Train both ways and compare losses and all weights to float32 tolerance."""
-    losses, weights = single(build, strategy.batch, optimizer)
-    answers = crew.train(build, strategy, optimizer)
+def assert_same(
+    crew: Crew,
+    build: Any,
+    strategy: Strategy,
+    optimizer: str = "sgd",
+    dtype: torch.dtype = torch.float64,
+) -> list[Any]:
+    """Train both ways and compare losses and all weights.
+
+    In float64 a wrong term cannot hide behind rounding; in float32 the bounds are those of it.
+    """
+    with precision(dtype):
+        losses, weights = single(build, strategy.batch, optimizer)
+    answers = crew.train(build, strategy, optimizer, dtype)
+    rtol, atol = (1e-9, 1e-11) if dtype == torch.float64 else (1e-4, 2e-5)
     torch.testing.assert_close(
-        torch.tensor(answers[0][0]), torch.tensor(losses), rtol=2e-5, atol=2e-6
+        torch.tensor(answers[0][0]), torch.tensor(losses), rtol=rtol, atol=atol
     )
     assert set(answers[0][1]) == set(weights)
     for name, value in weights.items():
         torch.testing.assert_close(
-            answers[0][1][name], value, rtol=2e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
+            answers[0][1][name], value, rtol=rtol, atol=atol, msg=lambda m, n=name: f"{n}: {m}"
         )
     assert losses[0] != losses[-1]
     return answers

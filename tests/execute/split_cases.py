@@ -114,7 +114,9 @@ def branches() -> Built:
 class Block(nn.Module):
     """A transformer block on words: embedding, attention with dropout, layer norms, an MLP."""
 
-    def __init__(self, width: int = 8, heads: int = 4, length: int = 6, causal: bool = True) -> None:
+    def __init__(
+        self, width: int = 8, heads: int = 4, length: int = 6, causal: bool = True
+    ) -> None:
         super().__init__()
         self.heads, self.causal = heads, causal
         self.words = nn.Embedding(7, width)

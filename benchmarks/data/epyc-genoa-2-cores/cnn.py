@@ -1,4 +1,3 @@
-
 import torch
 from torch import nn
 
@@ -10,4 +9,5 @@ def block(cin, cout):
 
 def cnn():
     head = nn.Sequential(nn.Flatten(), nn.Linear(2048, 256), nn.ReLU(), nn.Linear(256, 10))
-    return nn.Sequential(block(3, 32), block(32, 64), block(64, 128), head), torch.randn(8, 3, 32, 32)
+    blocks = (block(3, 32), block(32, 64), block(64, 128))
+    return nn.Sequential(*blocks, head), torch.randn(8, 3, 32, 32)
