@@ -48,25 +48,27 @@ def precision(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def single(build: Any, batch: int, optimizer: str) -> tuple[list[float], dict[str, torch.Tensor]]:
+def single(
+    build: Any, batch: int, optimizer: str, lr: float
+) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Losses and weights after the steps in one process."""
     from traincast.execute.single import Single
 
     module, inputs = _module(build)
-    run = Single(module, (inputs, {}), optimizer=optimizer, lr=0.02)
+    run = Single(module, (inputs, {}), optimizer=optimizer, lr=lr)
     losses = [run.step(data_of(build, batch, s)) for s in range(STEPS)]
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return losses, {k: v.detach() for k, v in named.items()}
 
 
-def split(build: Any, strategy: Strategy, optimizer: str, rank: int, world: int) -> Any:
+def split(build: Any, strategy: Strategy, optimizer: str, lr: float, rank: int, world: int) -> Any:
     """The same in one of several processes: losses and weights on rank 0, what it holds on all."""
     from traincast.execute.engine import Engine
     from traincast.execute.wire import Wire
 
     module, inputs = _module(build)
     wire = Wire(rank, world)
-    engine = Engine(module, strategy, (inputs, {}), wire, optimizer=optimizer, lr=0.02)
+    engine = Engine(module, strategy, (inputs, {}), wire, optimizer=optimizer, lr=lr)
     low, high = engine.samples or (0, 0)
     losses = []
     for step in range(STEPS):
@@ -117,10 +119,10 @@ class Crew:
             self._processes.append(process)
 
     def train(
-        self, build: Any, strategy: Strategy, optimizer: str, dtype: torch.dtype
+        self, build: Any, strategy: Strategy, optimizer: str, lr: float, dtype: torch.dtype
     ) -> list[Any]:
         for pipe in self._pipes:
-            pipe.send((dtype, build, strategy, optimizer))
+            pipe.send((dtype, build, strategy, optimizer, lr))
         answers, problems = [], []
         for rank, pipe in enumerate(self._pipes):
             if not pipe.poll(5 if problems else 120):
@@ -161,14 +163,15 @@ def assert_same(
     strategy: Strategy,
     optimizer: str = "sgd",
     dtype: torch.dtype = torch.float64,
+    lr: float = 0.02,
 ) -> list[Any]:
     """Train both ways and compare losses and all weights.
 
     In float64 a wrong term cannot hide behind rounding; in float32 the bounds are those of it.
     """
     with precision(dtype):
-        losses, weights = single(build, strategy.batch, optimizer)
-    answers = crew.train(build, strategy, optimizer, dtype)
+        losses, weights = single(build, strategy.batch, optimizer, lr)
+    answers = crew.train(build, strategy, optimizer, lr, dtype)
     rtol, atol = (1e-9, 1e-11) if dtype == torch.float64 else (1e-4, 2e-5)
     torch.testing.assert_close(
         torch.tensor(answers[0][0]), torch.tensor(losses), rtol=rtol, atol=atol

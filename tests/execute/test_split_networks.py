@@ -1,4 +1,8 @@
-"""Whole networks under mixed plans, in 2 and 4 processes, train as one process does in float32."""
+"""Whole networks under mixed plans, in 2 and 4 processes, train as one process does.
+
+In float32 to its tolerance. ResNet-18 is compared in float64: on noise and so few samples, its
+batch norms multiply a rounding error tenfold a step, in one process as in several.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ def alexnet() -> Any:
 
 
 def resnet18() -> Any:
-    return vision("resnet18", num_classes=6), (torch.zeros(1, 3, 32, 32),), (6,)
+    return vision("resnet18", num_classes=6), (torch.zeros(1, 3, 48, 48),), (6,)
 
 
 def inception_module() -> Any:
@@ -96,10 +100,13 @@ def mixed(module: nn.Module, x: torch.Tensor, world: int) -> tuple[LayerSplit, .
 
 @pytest.mark.parametrize("build", [alexnet, vgg_block, inception_module, resnet18])
 def test_a_network_under_a_mixed_plan_trains_as_one(crew: Crew, build: Any) -> None:
+    dtype = torch.float64 if build is resnet18 else torch.float32
     module, (x,), _ = build()
     layers = mixed(module, x, crew.world)
     strategy = Strategy(build.__name__, BATCH, crew.world, layers)
-    answers = assert_same(crew, build, strategy, dtype=torch.float32)
+    answers = assert_same(
+        crew, build, strategy, dtype=dtype, lr=5e-4 if build is resnet18 else 0.02
+    )
     sizes = {sum(torch.Size(s).numel() for s in a[2].values() if s != (0,)) for a in answers}
     assert len(sizes) > 1 or crew.world == 2  # processes hold different slices
 
@@ -110,7 +117,7 @@ def test_data_parallelism_is_a_plan_too(crew: Crew) -> None:
     names = [(n, "conv") for n, m in module.named_modules() if isinstance(m, nn.Conv2d)]
     layers = [LayerSplit(n, k, degrees) for n, k in [*names, ("maxpool", "pool"), ("fc", "linear")]]
     strategy = Strategy("resnet18", BATCH, crew.world, tuple(layers))
-    answers = assert_same(crew, resnet18, strategy, "momentum", torch.float64)
+    answers = assert_same(crew, resnet18, strategy, "momentum", lr=5e-4)
     moved = [a[3][0] for a in answers]
     # Only the loss travels: a sum and a count a process, forward and backward, for ten steps.
     assert sum(moved) == 10 * (crew.world - 1) * 2 * 2 * 8
