@@ -98,13 +98,9 @@ class Configurations:
 
     def nearest(self, wanted: Mapping[str, int]) -> int:
         """Return the configuration with these degrees, each lowered to the largest that exists."""
-        best, score = 0, -1.0
-        for i, row in enumerate(self.degrees):
-            if all(n <= wanted.get(dim, 1) for dim, n in zip(self.dims, row, strict=True)):
-                value = float(row.prod())
-                if value > score:
-                    best, score = i, value
-        return best
+        most = np.array([wanted.get(dim, 1) for dim in self.dims])
+        fits = (self.degrees <= most).all(axis=1)
+        return int(np.where(fits, self.parts, 0).argmax())
 
 
 def configurations(layer: Layer, devices: int, degrees: str = "powers") -> Configurations:

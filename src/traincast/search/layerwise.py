@@ -34,6 +34,8 @@ BASELINES = ("data", "model", "hybrid", "uniform")
 _NEVER = 1e9
 """Seconds that rule a configuration out."""
 _PROVEN = 1e-9
+_CLOSE = 5e-4
+"""Share of a step below which a better strategy is not worth another search."""
 _PRICES = 12
 
 
@@ -167,7 +169,7 @@ class _Search:
             found.append(outcome)
             bound = max(bound, self._bound(least, price))
             best = min(found, key=lambda o: o.step_s + price * o.memory_bytes)
-            if best.step_s <= bound * (1 + _PROVEN) or (weight == 0 and not outcome.exposed_s):
+            if best.step_s <= bound * (1 + _CLOSE):
                 break
             if 0 < at < 1:
                 hidden = self._backward(choice)
