@@ -7,7 +7,7 @@ import pytest
 
 def test_every_estimator_of_a_gpu(cli) -> None:
     data = cli("compare", "resnet18", "-d", "v100", "-b", 64, "-p", "fp32", "--json").data
-    assert list(data["estimators"]) == ["roofline", "paleo", "castello"]
+    assert list(data["estimators"]) == ["calibrated", "roofline", "paleo", "castello"]
     for name, found in data["estimators"].items():
         single = cli(
             "predict", "resnet18", "-d", "v100", "-b", 64, "-p", "fp32", "--estimator", name,
