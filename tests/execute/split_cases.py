@@ -36,6 +36,8 @@ OPS: dict[str, Any] = {
     "conv_depthwise": lambda: nn.Conv2d(4, 4, 3, padding=1, groups=4),
     "conv_same": lambda: nn.Conv2d(4, 6, 3, dilation=2, padding="same"),
     "conv_patches": lambda: nn.Conv2d(4, 6, 3, stride=3),
+    "conv_transposed": lambda: nn.ConvTranspose2d(4, 6, 3, 2, padding=1, output_padding=1),
+    "conv_up": lambda: nn.ConvTranspose2d(4, 6, 2, stride=2),
     "max_pool": lambda: nn.MaxPool2d(3, 2, padding=1),
     "max_pool_ceil": lambda: nn.MaxPool2d(2, ceil_mode=True),
     "avg_pool": lambda: nn.AvgPool2d(3, 2, padding=1),
@@ -155,3 +157,20 @@ class Attention(nn.Module):
 
 def block(causal: bool = True) -> Built:
     return Block(causal=causal), (torch.zeros(1, 6, dtype=torch.int64),), (7, 6)
+
+
+class Heads(nn.Module):
+    """PyTorch's own multi-head attention over the rows of an image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = nn.MultiheadAttention(8, 4, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, _ = self.attn(x, x, x, need_weights=False)
+        return self.head((1.0 - 0.5 * y + x / 2).mean(1))
+
+
+def heads() -> Built:
+    return Heads(), (torch.zeros(1, 6, 8),), (CLASSES,)

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent))
 
 from crew import Crew, assert_same, crew_of, strategy_of
-from split_cases import ONE_AXIS, OPS, THREE_AXES, block, branches, dense, image
+from split_cases import ONE_AXIS, OPS, THREE_AXES, block, branches, dense, heads, image
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +84,12 @@ def test_redistribution_between_any_two_splits(four: Crew) -> None:
 def test_attention(two: Crew, attn: dict[str, int], causal: bool) -> None:
     layers = {"words": {"channel": 2}, "qkv": {"channel": 2}, "attn": attn, "up": {"sequence": 2}}
     assert_same(two, partial(block, causal), strategy_of(2, 4, 6, **layers), "adam")
+
+
+@pytest.mark.parametrize("dim", ["sample", "head", "sequence"])
+def test_multi_head_attention_of_pytorch(two: Crew, dim: str) -> None:
+    layers = {"attn": {"channel": 2}, "attn.attention": {dim: 2}, "attn.linear": {"sample": 2}}
+    assert_same(two, heads, strategy_of(2, 4, 6, **layers))
 
 
 def test_a_transformer_block_in_four_parts(four: Crew) -> None:

@@ -107,4 +107,5 @@ def batches(
             yield [t.new_empty((0, *t.shape)) for t in first]
         return
     order = [[(step * batch + i) % length for i in range(*samples)] for step in range(steps)]
-    yield from DataLoader(dataset, batch_sampler=order)
+    # A generator of its own: what the model draws must not depend on who loads.
+    yield from DataLoader(dataset, batch_sampler=order, generator=torch.Generator())

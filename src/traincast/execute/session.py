@@ -171,7 +171,7 @@ class Session:
                 any(t.requires_grad for t in fetched)
                 or any(t is not None and t.requires_grad for t, _ in op.weights)
             )  # fmt: skip
-            like = torch.empty(0, dtype=dtype, device=inputs[0].device)
+            like = torch.empty(0, dtype=dtype, device=inputs[0].local.device)
             local = nothing(like, fetched, grad)
         else:
             local = op.compute(box, fetched, weights)
@@ -215,9 +215,9 @@ class Session:
         """Return the wanted box of an input."""
         want = wanted[self.wire.rank]
         if self.laying_out:
-            before = self.feeds.get(value.name, (None,) * self.wire.world)
+            before = self.feeds.get(value.input, (None,) * self.wire.world)
             grown = tuple(hull(a, b) for a, b in zip(before, wanted, strict=True))
-            self.feeds[value.name] = tuple(
+            self.feeds[value.input] = tuple(
                 None if g is None else (g[0], *whole(value.base[1:])) for g in grown
             )
             shape = (0,) if want is None else shape_of(want)

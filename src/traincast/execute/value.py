@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,32 +37,54 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return add
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Sharded:
-    """A distributed tensor: this process's part of a base, and views of the base."""
+class Sharded(torch.Tensor):  # type: ignore[misc]
+    """A distributed tensor: this process's part of a base, and views of the base.
 
-    session: Session
+    To PyTorch it is a tensor without data. `local` is this process's part of the base, an empty
+    tensor where it has none; `boxes` is what each process holds of the base, whose lengths are
+    `base`; `grid` is the layout of these parts, None for an input of which every process loads what
+    it needs, by the name `input`. `steps` are the views from the base to this tensor of `lengths`.
+    `layer` is the number of the layer that made it or that its maker follows, -1 for an input.
+    """
+
     local: torch.Tensor
-    """This process's part of the base; an empty tensor where it has none."""
+    session: Session
     boxes: Boxes
-    """What each process holds of the base."""
-    layout: Layout | None
-    """Grid of the parts; None for an input of which every process loads what it needs."""
+    grid: Layout | None
     base: Shape
-    """Lengths of the base."""
-    steps: tuple[Step, ...] = ()
-    """Views from the base to this tensor."""
-    lengths: Shape = ()
-    """Lengths of this tensor."""
-    name: str = field(default="")
-    """Of an input: what the session calls it."""
-    layer: int = -1
-    """Number of the layer that made it or that its maker follows; -1 for an input."""
+    steps: tuple[Step, ...]
+    lengths: Shape
+    input: str
+    layer: int
+
+    @staticmethod
+    def __new__(
+        cls,
+        session: Session,
+        local: torch.Tensor,
+        boxes: Boxes,
+        layout: Layout | None,
+        base: Shape,
+        steps: tuple[Step, ...] = (),
+        lengths: Shape = (),
+        name: str = "",
+        layer: int = -1,
+    ) -> Sharded:
+        """Make one; all processes make the same ones in the same order."""
+        blank = torch.empty(lengths, dtype=local.dtype, device="meta")
+        self: Sharded = torch.Tensor._make_subclass(cls, blank)
+        self.session, self.local, self.boxes, self.grid = session, local, boxes, layout
+        self.base, self.steps, self.lengths = base, steps, lengths
+        self.input, self.layer = name, layer
+        return self
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a torch function by its rule."""
         kwargs = dict(kwargs or {})
+        if func.__name__ == "__get__":
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args)
         session = next(v.session for v in _values((args, kwargs)))
         name = getattr(func, "__name__", str(func))
         inplace = bool(kwargs.pop("inplace", False))
@@ -83,10 +104,6 @@ class Sharded:
             return args[0]
         return result
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:  # models ask whether their input is a tensor
-        return torch.Tensor
-
     @property
     def shape(self) -> torch.Size:
         """Lengths of the whole tensor."""
@@ -99,8 +116,8 @@ class Sharded:
 
     @property
     def device(self) -> torch.device:
-        """Where this process's part lies."""
-        return self.local.device
+        """Where this process's part lies, or will."""
+        return self.session.device
 
     @property
     def requires_grad(self) -> bool:
@@ -111,8 +128,6 @@ class Sharded:
     def ndim(self) -> int:
         """Number of axes."""
         return len(self.lengths)
-
-    is_cuda = is_sparse = is_nested = is_quantized = False
 
     def dim(self) -> int:
         """Return the number of axes."""
@@ -144,21 +159,15 @@ class Sharded:
     def __getitem__(self, index: Any) -> Any:
         return RULES["getitem"](self.session, None, self, index)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or (name not in RULES and name.rstrip("_") not in RULES):
-            raise AttributeError(f"a tensor that is split over processes has no {name}")
-        func = getattr(torch.Tensor, name)
-        return lambda *args, **kwargs: Sharded.__torch_function__(func, (), (self, *args), kwargs)
-
     def _become(self, other: Sharded) -> None:
-        for name in ("local", "boxes", "layout", "base", "steps", "lengths", "name", "layer"):
+        for name in ("local", "boxes", "grid", "base", "steps", "lengths", "input", "layer"):
             setattr(self, name, getattr(other, name))
 
     def viewed(self, step: Step, lengths: Shape) -> Sharded:
         """Return a view of this tensor."""
         return Sharded(
-            self.session, self.local, self.boxes, self.layout, self.base, (*self.steps, step),
-            lengths, self.name, self.layer,
+            self.session, self.local, self.boxes, self.grid, self.base, (*self.steps, step),
+            lengths, self.input, self.layer,
         )  # fmt: skip
 
     def need(self, wanted: Boxes) -> torch.Tensor:
@@ -166,7 +175,7 @@ class Sharded:
         chain = [wanted]
         for step in reversed(self.steps):
             chain.append(tuple(None if b is None else step.back(b) for b in chain[-1]))
-        if self.layout is None:
+        if self.grid is None:
             tensor = self.session.loaded(self, chain[-1])
         else:
             tensor = fetch(self.session.wire, self.local, self.boxes, chain[-1])
@@ -184,13 +193,13 @@ class Sharded:
         if last.shape[0] != last.source[0] * last.source[1]:
             return self
         return Sharded(
-            self.session, self.local, self.boxes, self.layout, self.base, self.steps[:-1],
-            last.source, self.name, self.layer,
+            self.session, self.local, self.boxes, self.grid, self.base, self.steps[:-1],
+            last.source, self.input, self.layer,
         )  # fmt: skip
 
     def near(self) -> Layout:
         """Return the layout of this tensor that is nearest to where its base lies."""
-        layout = self.layout
+        layout = self.grid
         if layout is None:
             from traincast.execute.layout import by_sample
 
@@ -227,9 +236,10 @@ def operand(value: Any, box: Any, like: torch.Tensor) -> Any:
 
 def _operator(name: str, reverse: bool = False) -> Callable[..., Any]:
     def run(self: Sharded, other: Any) -> Any:
-        func = getattr(torch, name)
+        if reverse and not isinstance(other, torch.Tensor):
+            other = torch.tensor(other, dtype=self.dtype)
         args = (other, self) if reverse else (self, other)
-        return Sharded.__torch_function__(func, (), args)
+        return Sharded.__torch_function__(getattr(torch, name), (), args)
 
     return run
 
@@ -245,12 +255,8 @@ def _inplace(name: str) -> Callable[..., Any]:
 
 for _sign, _name in (
     ("add", "add"), ("sub", "sub"), ("mul", "mul"), ("truediv", "div"), ("pow", "pow"),
-    ("matmul", "matmul"), ("eq", "eq"), ("ne", "ne"), ("lt", "lt"), ("le", "le"), ("gt", "gt"),
-    ("ge", "ge"),
+    ("matmul", "matmul"),
 ):  # fmt: skip
     setattr(Sharded, f"__{_sign}__", _operator(_name))
-    if _sign in ("add", "sub", "mul", "truediv", "pow", "matmul"):
-        setattr(Sharded, f"__r{_sign}__", _operator(_name, reverse=True))
-        setattr(Sharded, f"__i{_sign}__", _inplace(_name))
-Sharded.__neg__ = lambda self: Sharded.__torch_function__(torch.neg, (), (self,))  # type: ignore
-Sharded.__hash__ = object.__hash__  # type: ignore[method-assign]
+    setattr(Sharded, f"__r{_sign}__", _operator(_name, reverse=True))
+    setattr(Sharded, f"__i{_sign}__", _inplace(_name))

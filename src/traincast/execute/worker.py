@@ -38,11 +38,14 @@ def build(job: Job, device: str = "cpu") -> tuple[torch.nn.Module, Arguments]:
 def lay_out(job: Job) -> Engine:
     """Lay the plan out without processes or data; raises where it does not fit the model."""
     wire = Wire(0, job.strategy.devices, connected=False)
-    try:
-        module, arguments = build(job, "meta")
-    except (NotImplementedError, RuntimeError):
-        module, arguments = build(job)  # a builder that computes with its weights
-    return Engine(module, job.strategy, arguments, wire, optimizer=job.optimizer, lr=job.lr)
+    for device in ("meta", "cpu"):
+        try:
+            module, arguments = build(job, device)
+            return Engine(module, job.strategy, arguments, wire, optimizer=job.optimizer, lr=job.lr)
+        except (NotImplementedError, RuntimeError):
+            if device == "cpu":  # a model that computes with its weights needs their values
+                raise
+    raise AssertionError
 
 
 def train(job: Job, rank: int, world: int, tell: Tell) -> Outcome | None:
@@ -60,6 +63,7 @@ def train(job: Job, rank: int, world: int, tell: Tell) -> Outcome | None:
     dataset = _dataset(job, engine, limit)
     losses, seconds, loading, sent = [], [], [], (0, 0)
     feed = batches(dataset, job.strategy.batch, engine.samples, job.steps)
+    torch.manual_seed(job.seed)  # what a model draws itself is the same in every process
     for step in range(job.steps):
         began = time.perf_counter()
         data = next(feed)
@@ -120,6 +124,7 @@ def _check(job: Job, dataset: Any, losses: list[float], state: dict[str, torch.T
     module, arguments = build(job)
     alone = Single(module, arguments, optimizer=job.optimizer, lr=job.lr, seed=job.seed)
     feed = batches(dataset, job.strategy.batch, (0, job.strategy.batch), job.steps)
+    torch.manual_seed(job.seed)
     off = max(abs(alone.step(data) - loss) for data, loss in zip(feed, losses, strict=True))
     named = dict(module.named_parameters()) | dict(module.named_buffers())
     worst = Check(loss=off, weight=0.0, name="", relative=0.0)

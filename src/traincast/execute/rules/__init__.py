@@ -1,5 +1,7 @@
 """How each torch function runs in parts: one rule a function, found by name."""
 
-from traincast.execute.rules import dense, loss, moves, norms, pointwise, windows
+from traincast.execute.rules import dense, heads, loss, moves, norms, pointwise, transposed, windows
 
-__all__ = ["dense", "loss", "moves", "norms", "pointwise", "windows"]
+__all__ = [
+    "dense", "heads", "loss", "moves", "norms", "pointwise", "transposed", "windows",
+]  # fmt: skip

@@ -87,18 +87,18 @@ def _bare(x: Sharded, *, numbered: bool = False) -> Sharded:
 
     `numbered` asks that every element keeps its number in row-major order.
     """
-    free = x.layout is not None and all(
+    free = x.grid is not None and all(
         isinstance(s, Reshape) if numbered else s.elementwise for s in x.steps
     )
     if not x.steps or not free:
         return x
-    return Sharded(x.session, x.local, x.boxes, x.layout, x.base, (), x.base, "", x.layer)
+    return Sharded(x.session, x.local, x.boxes, x.grid, x.base, (), x.base, "", x.layer)
 
 
 def _dressed(out: Sharded, x: Sharded) -> Sharded:
     """Return a result with the views that were left out of its operand."""
     return Sharded(
-        out.session, out.local, out.boxes, out.layout, out.base, x.steps, x.lengths, "", x.layer
+        out.session, out.local, out.boxes, out.grid, out.base, x.steps, x.lengths, "", x.layer
     )
 
 
@@ -152,11 +152,11 @@ def same(session: Session, func: Any, x: Sharded, *_: Any, **__: Any) -> Sharded
             session,
             x.local.detach(),
             x.boxes,
-            x.layout,
+            x.grid,
             x.base,
             x.steps,
             x.lengths,
-            x.name,
+            x.input,
             x.layer,
         )
     return x

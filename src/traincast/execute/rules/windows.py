@@ -25,7 +25,8 @@ def dims_of(space: int) -> dict[str, int]:
     return {"sample": 0, "channel": 1} | {d: i + 2 for i, d in enumerate(_SPACE[space])}
 
 
-def _each(value: Any, space: int) -> tuple[int, ...]:
+def each(value: Any, space: int) -> tuple[int, ...]:
+    """Return a setting for every spatial axis."""
     return (int(value),) * space if isinstance(value, int) else tuple(int(v) for v in value)
 
 
@@ -71,11 +72,11 @@ def _windows(
     shape: Shape, kernel: Any, stride: Any, padding: Any, dilation: Any
 ) -> tuple[Window, ...]:
     space = len(shape) - 2
-    sizes, steps, gaps = _each(kernel, space), _each(stride, space), _each(dilation, space)
+    sizes, steps, gaps = each(kernel, space), each(stride, space), each(dilation, space)
     if padding == "same":
         pads = [_same_padding(k, d) for k, d in zip(sizes, gaps, strict=True)]
     else:
-        pads = [(p, p) for p in _each(0 if padding == "valid" else padding, space)]
+        pads = [(p, p) for p in each(0 if padding == "valid" else padding, space)]
     axes = zip(shape[2:], sizes, steps, pads, gaps, strict=True)
     return tuple(Window(*axis) for axis in axes)
 
@@ -100,7 +101,7 @@ def convolve(
     windows = _windows(shape, full[2:], stride, padding, dilation)
     out = (shape[0], full[0], *(w.outputs() for w in windows))
     made, taken = full[0] // groups, shape[1] // groups
-    steps, gaps = _each(stride, space), _each(dilation, space)
+    steps, gaps = each(stride, space), each(dilation, space)
 
     def under(box: Box) -> list[tuple[Range, Range]]:
         return [w.inputs(*r) for w, r in zip(windows, box[2:], strict=True)]
@@ -155,10 +156,11 @@ def _pool(
     label: str,
     under: Any,
     local: Any,
+    kind: str = "pool",
 ) -> Sharded:
     space = len(out) - 2
     layout = session.place(
-        kind="pool",
+        kind=kind,
         label=label,
         shape=out,
         dims=dims_of(space),
@@ -198,8 +200,8 @@ def max_pool(
 
     def local(box: Box, data: torch.Tensor) -> torch.Tensor:
         padded = _padded(data, [side for _, side in under(box)], float("-inf"))
-        sizes, gaps = _each(kernel_size, space), _each(dilation, space)
-        return run(padded, sizes, _each(steps, space), 0, gaps)
+        sizes, gaps = each(kernel_size, space), each(dilation, space)
+        return run(padded, sizes, each(steps, space), 0, gaps)
 
     return _pool(session, x, out, "max_pool", under, local)
 
@@ -243,7 +245,7 @@ def avg_pool(
         elif space == 2:
             sums = F.avg_pool2d(padded, kernel_size, steps, divisor_override=1)
         else:
-            sums = F.avg_pool1d(padded, kernel_size, steps) * _each(kernel_size, 1)[0]
+            sums = F.avg_pool1d(padded, kernel_size, steps) * each(kernel_size, 1)[0]
         if divisor_override:
             return sums / divisor_override
         for axis, (window, r) in enumerate(zip(windows, box[2:], strict=True), 2):
@@ -282,4 +284,6 @@ def adaptive_avg_pool(session: Session, func: Any, x: Sharded, output_size: Any)
             data = torch.cat(parts, axis) if len(parts) > 1 else parts[0]
         return data
 
+    if set(sizes) == {1}:  # PyTorch takes the mean of all positions then, and so does the graph
+        return _pool(session, x, out, "mean", under, local, kind="reduce")
     return _pool(session, x, out, "adaptive_avg_pool", under, local)
