@@ -3,11 +3,11 @@
 Each entry is the 5th and 95th percentile of measured ÷ predicted. `roofline` on the device it was
 judged on: 100 training steps of 14 networks on an H200 with PyTorch 2.11, the efficiencies fitted
 anew without the network being judged (so no network judges itself). Produced by
-`benchmarks/accuracy_roofline.py`. `paleo` and `castello`, which fit nothing, on those and 65 further steps
-of 17 networks: both leave out launches and most ops, so real steps are longer, and Paleo knows
-neither reduced precision nor newer convolution algorithms. `viebke-a` and `viebke-b`: 2.06 times
-the mean deviations that their authors report on a Xeon Phi, 15 % and 11 % (a normal distribution's
-90 % interval for that mean).
+`benchmarks/accuracy_roofline.py`. `paleo` and `castello`, which fit nothing, on those and 65
+further steps of 17 networks: both leave out launches and most ops, so real steps are longer, and
+Paleo knows neither reduced precision nor newer convolution algorithms. `viebke-a` and `viebke-b`:
+2.06 times the mean deviations that their authors report on a Xeon Phi, 15 % and 11 % (a normal
+distribution's 90 % interval for that mean).
 """
 
 from __future__ import annotations
