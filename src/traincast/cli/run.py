@@ -124,7 +124,9 @@ def _read(plan: Path, batch: int | None, image: int | None) -> tuple[Any, dict[s
     if batch is not None or image is not None:
         predicted = None
         strategy = replace(strategy, batch=batch or strategy.batch, image=image or strategy.image)
-    return strategy, predicted if isinstance(predicted, dict) else {}
+    if not isinstance(predicted, dict):
+        return strategy, {}
+    return strategy, predicted | {"cluster": data.get("cluster")}
 
 
 def _threads(processes: int) -> int:
@@ -208,10 +210,13 @@ def _panel(job: Job, outcome: Outcome, predicted: dict[str, Any]) -> RenderableT
     table.add_row("Throughput", f"{strategy.batch / middle:,.4g} samples/s")
     table.add_row("Loading", f"{format_seconds(statistics.median(outcome.load_s))} a batch")
     table.add_row("Loss", f"{outcome.losses[0]:.5g} to {outcome.losses[-1]:.5g}")
+    expected = predicted.get("communication_bytes")
+    foretold = f"; predicted {format_bytes(expected)}" if isinstance(expected, int | float) else ""
     table.add_row(
         "Sent a step",
         f"{format_bytes(outcome.moved_bytes + outcome.summed_bytes)}   activations "
-        f"{format_bytes(outcome.moved_bytes)}, gradients {format_bytes(outcome.summed_bytes)}",
+        f"{format_bytes(outcome.moved_bytes)}, gradients {format_bytes(outcome.summed_bytes)}"
+        + foretold,
     )
     held = " · ".join(format_bytes(h) for h in outcome.held_bytes)
     table.add_row("Parameters", f"{held} by process")
