@@ -109,11 +109,11 @@ def test_the_slices_of_a_channel_split_are_all_that_a_process_holds(two: Crew) -
 def test_traffic_is_what_the_overlap_of_boxes_says(two: Crew) -> None:
     """Stem and op split by height: a 3×3 window needs one row of the other part, both ways.
 
-    Steps × rows (1 each way) × samples × channels × width × 4 bytes, and the head's input once.
+    Steps × rows (1 each way) × samples × channels × width × 8 bytes, and the head's input once.
     """
     strategy = strategy_of(2, 4, stem={"height": 2}, op={"height": 2}, head={})
     answers = assert_same(two, image("conv"), strategy)
-    halo = 4 * 4 * 9 * 4
-    upper = 4 * 6 * 5 * 9 * 4  # rows 4 to 8 of the op's output go to process 0
+    halo = 4 * 4 * 9 * 8
+    upper = 4 * 6 * 5 * 9 * 8  # rows 4 to 8 of the op's output go to process 0
     assert answers[1][3][0] == 10 * (2 * halo + upper)
     assert answers[0][3][0] == 10 * (2 * halo + upper)
