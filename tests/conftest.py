@@ -3,7 +3,8 @@
 Property tests draw the same cases every time and have no deadline, so that a run says something of
 the code and not of the machine. `HYPOTHESIS_PROFILE=search` draws new ones each time.
 
-Traced graphs are kept in a folder that all tests of a session share, and never in the user's own.
+Traced graphs are kept in a folder that all tests of a session share, and measurements and profiles
+in an empty one: never in the user's own, which would also sway the predictions under test.
 """
 
 import os
@@ -25,4 +26,5 @@ def graph_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "graphs"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAINCAST_CACHE", str(shared))
+        patch.setenv("XDG_DATA_HOME", str(base / "data"))
         yield shared

@@ -175,7 +175,6 @@ def test_calibrate_keeps_another_machines_file(cli, tmp_path: Path, pretend) -> 
 
 
 def test_calibrate_is_refused_before_anything_is_measured(cli, tmp_path: Path, pretend) -> None:
-    cli("calibrate").refused("--many-core")
     cli("calibrate", "--many-core", "--threads", "0").refused("--threads")
     cli("calibrate", "--many-core", "--batch", "0").refused("--batch")
     cli("calibrate", "--many-core", "-o", tmp_path).refused("is a folder")

@@ -173,11 +173,17 @@ def test_an_interrupt_ends_all(plan: Path) -> None:
     )  # fmt: skip
 
     def workers() -> list[str]:
-        found = subprocess.run(
-            ["ps", "-o", "pid=,args=", "--ppid", str(run.pid)],
-            capture_output=True, text=True, check=False,
-        ).stdout  # fmt: skip
-        return [line.split()[0] for line in found.splitlines() if "spawn_main" in line]
+        """Ids of the processes that train, whose parent is the command."""
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+                trains = b"spawn_main" in (process / "cmdline").read_bytes()
+            except OSError:  # It has just ended.
+                continue
+            if parent == str(run.pid) and trains:
+                found.append(process.name)
+        return found
 
     until = time.monotonic() + 120
     while len(started := workers()) < 2 and time.monotonic() < until:

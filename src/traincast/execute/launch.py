@@ -116,6 +116,7 @@ def _reason(error: RuntimeError) -> str:
 def _watch(crew: list[tuple[BaseProcess, Connection]], tell: Tell, timeout: float) -> Outcome:
     pipes = {pipe: rank for rank, (_, pipe) in enumerate(crew)}
     outcome: Outcome | None = None
+    done: set[int] = set()
     heard = time.monotonic()
     while pipes:
         ready = wait(list(pipes), timeout=max(0.0, heard + timeout - time.monotonic()))
@@ -130,8 +131,7 @@ def _watch(crew: list[tuple[BaseProcess, Connection]], tell: Tell, timeout: floa
                 kind, *what = pipe.recv()
             except (EOFError, OSError):
                 del pipes[pipe]
-                crew[rank][0].join(_GRACE)
-                if crew[rank][0].exitcode != 0:
+                if rank not in done:
                     raise _failure(crew, {}) from None
                 continue
             if kind == "failed":
@@ -140,6 +140,7 @@ def _watch(crew: list[tuple[BaseProcess, Connection]], tell: Tell, timeout: floa
             if kind == "step":
                 tell(*what)
             elif kind == "done":
+                done.add(rank)
                 outcome = what[0] or outcome
     if outcome is None:
         raise PredictionError("the processes ended without a result")
@@ -170,8 +171,9 @@ def _failure(
     for error in known.values():
         if isinstance(error, TraincastError):
             return error
-    rank, told = next(iter(known.items()))
-    return PredictionError(f"process {rank} of {len(crew)} failed: {told}")
+    for rank, told in known.items():
+        return PredictionError(f"process {rank} of {len(crew)} failed: {told}")
+    return PredictionError("a process ended without a word; the others were ended")
 
 
 def _ended(code: int) -> str:
