@@ -6,16 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Group, Parameter
 
 from traincast.cli.options import above_zero, count, flag, load_model, option
 from traincast.errors import InvalidValueError
-
-if TYPE_CHECKING:
-    from traincast.graph import Graph
-    from traincast.simulate.layerwise import Setting
 
 _WORK = Group("What to train", sort_key=1)
 _WHERE = Group("Where", sort_key=2)
@@ -23,7 +19,7 @@ _HOW = Group("How", sort_key=3)
 _SEARCH = Group("The search", sort_key=4)
 _SHOW = Group("Output", sort_key=5)
 _FIX = re.compile(r"(.+?):((?:[a-z]+=[0-9]{1,6})(?:,[a-z]+=[0-9]{1,6})*)")
-_MOST_DEVICES = 64
+_MOST_SHOWN = 50
 
 
 def plan(
@@ -39,6 +35,7 @@ def plan(
     optimizer: Annotated[str, option("NAME", group=_HOW)] = "adamw",
     layout: Annotated[str, option("NAME", group=_HOW)] = "nchw",
     scheme: Annotated[str | None, option("NAME", group=_HOW)] = None,
+    server_bandwidth: Annotated[str | None, option("RATE", group=_HOW)] = None,
     estimator: Annotated[str, option("NAME", group=_HOW)] = "auto",
     step_ms: Annotated[str | None, option("MS", group=_HOW)] = None,
     objective: Annotated[str, option("NAME", group=_SEARCH)] = "overlap",
@@ -75,6 +72,9 @@ def plan(
     scheme
         How gradients are synchronised: auto (NCCL on GPUs), ring, hierarchical, server (a parameter
         server, as published) and others of `traincast scale`.
+    server_bandwidth
+        What one parameter server that all share takes and gives in all, such as 2GB/s, with the
+        scheme server; by default servers are spread over the devices.
     estimator
         auto, roofline, calibrated or transfer.
     step_ms
@@ -91,16 +91,12 @@ def plan(
     top
         Show so many strategies, best first.
     output
-        Save the plan to a FILE that `traincast run` takes.
+        Save the plan to a FILE that `traincast run`, `predict` and `scale` take.
     plot
         Draw the network with its splits: a FILE ending in .svg, .html or .png.
     json
         Print JSON with units in the key names instead of tables.
     """
-    from traincast.estimate.optimizer import optimizer_named
-    from traincast.estimate.registry import estimator_for
-    from traincast.graph.precision import precision_named
-    from traincast.hardware import load_cluster
     from traincast.parallel.strategy import Strategy
     from traincast.report.charts import check_plot, write_chart
     from traincast.report.files import check_writable, write_text
@@ -108,83 +104,60 @@ def plan(
     from traincast.report.plan import plan_dict, plan_file, plan_table, rival_rows
     from traincast.report.plan_drawing import plan_chart
     from traincast.search.layerwise import make_plan
-    from traincast.simulate.fit import default_precision
-    from traincast.simulate.layerwise import Setting
-    from traincast.simulate.step import Plan as Step
+    from traincast.simulate.terms import Terms, pace_of, setting_for, terms_to_dict
 
     for path in filter(None, (output, plot)):
         check_writable(path)
     check_plot(plot)
-    where = load_cluster(cluster, network)
-    _check(where.devices, layout)
-    chosen = precision_named(precision) if precision else default_precision(where.device)
+    terms = Terms(
+        cluster=cluster,
+        network=network,
+        precision=precision,
+        optimizer=optimizer,
+        layout=layout,
+        estimator=estimator,
+        objective=objective,
+        scheme=scheme,
+        server_bandwidth=_rate(server_bandwidth),
+        degrees=degrees,
+    )
+    where = terms.place()
+    setting = setting_for(terms, where, 1, 0)
     pixels, positions = count("--image", image), count("--seq", seq)
     held = [_fixed(text) for text in fix or ()]
     limit = _memory(max_memory) or where.device.available_bytes
-    rule = optimizer_named(optimizer)
-    priced = estimator_for(estimator, where.device)
+    measured, shown = above_zero("--step-ms", step_ms), min(count("--top", top) or 1, _MOST_SHOWN)
     graph = load_model(model, image=pixels, seq=positions)
     samples = (count("--batch", batch) or graph.batch) * where.devices
-    setting = Setting(
-        cluster=where,
-        estimator=priced,
-        precision=chosen,
-        plan=Step(batch=samples, seq=positions or graph.seq, optimizer=rule, layout=layout),
-        objective=objective,
-        scheme=scheme or ("server" if objective == "published" else "auto"),
-        degrees=degrees,
-    )
-    measured = above_zero("--step-ms", step_ms)
+    length = positions or graph.seq
+    setting = replace(setting, plan=replace(setting.plan, batch=samples, seq=length))
     if measured is not None:
-        setting = replace(setting, pace=_pace(graph, setting, measured / 1e3))
-    found = make_plan(
-        graph, setting, fixed=held, max_memory=limit, top=min(count("--top", top) or 1, 50)
-    )
+        setting = replace(setting, pace=pace_of(graph, setting, measured / 1e3))
+    found = make_plan(graph, setting, fixed=held, max_memory=limit, top=shown)
     title = (
-        f"{graph.name} on {where.name}: {where.devices} devices, batch {samples}, {chosen.name}, "
-        f"{priced.name}"
+        f"{graph.name} on {where.name}: {where.devices} devices, batch {samples}, "
+        f"{setting.precision.name}, {setting.estimator.name}"
     )
     strategy = Strategy(
         model=model,
         batch=samples,
         devices=where.devices,
         layers=found.layers,
-        seq=positions or graph.seq,
+        seq=length,
         image=pixels,
         source=f"traincast plan, objective {objective}, scheme {setting.scheme}",
     )
     if output is not None:
-        write_text(output, plan_file(found, strategy, where.name))
+        write_text(output, plan_file(found, strategy, terms_to_dict(setting, estimator, network)))
     if plot is not None:
         rows = rival_rows(found, samples)
         write_chart(plot, plan_chart(title, found), title=title, rows=rows)
     if json:
-        show(plan_dict(found, strategy, where.name))
+        show(plan_dict(found, strategy))
         return
     show(plan_table(title, found, samples, graph.notes))
     for path in filter(None, (output, plot)):
         show(f"Wrote {path}.")
-
-
-def _check(devices: int, layout: str) -> None:
-    if devices > _MOST_DEVICES:
-        raise InvalidValueError(
-            f"{devices} devices: a layer-wise plan is searched for up to {_MOST_DEVICES}; "
-            "`traincast scale` takes more"
-        )
-    if layout not in ("nchw", "nhwc"):
-        raise InvalidValueError(f"--layout {layout!r} is unknown; write nchw or nhwc")
-
-
-def _pace(graph: Graph, setting: Setting, measured: float) -> float:
-    """Return how much longer a step on one device takes than predicted."""
-    from traincast.simulate.step import program_for, simulate_step
-
-    device = setting.cluster.device
-    alone = replace(setting.plan, batch=setting.plan.batch // setting.cluster.devices)
-    program = program_for(graph, setting.precision, device, setting.estimator, alone)
-    step = simulate_step(program, device, setting.estimator, alone)
-    return measured / sum(step.device_s.values())
 
 
 def _memory(text: str | None) -> float | None:
@@ -195,6 +168,17 @@ def _memory(text: str | None) -> float | None:
     value = parse_quantity(text, "bytes")
     if not value > 0:
         raise InvalidValueError(f"--max-memory {text!r} has to be above zero; write 12GiB")
+    return value
+
+
+def _rate(text: str | None) -> float | None:
+    from traincast.units import parse_quantity
+
+    if text is None:
+        return None
+    value = parse_quantity(text, "bytes/s")
+    if not value > 0:
+        raise InvalidValueError(f"--server-bandwidth {text!r} has to be above zero; write 2GB/s")
     return value
 
 

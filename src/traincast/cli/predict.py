@@ -23,18 +23,20 @@ def predict(
     model: Annotated[str, Parameter(group=_WORK)],
     /,
     *,
-    device: Annotated[str, option("NAME", group=_WORK, alias="-d")] = "h200",
+    device: Annotated[str | None, option("NAME", group=_WORK, alias="-d")] = None,
+    cluster: Annotated[str | None, option("SHAPE", group=_WORK)] = None,
+    network: Annotated[str | None, option("LINK", group=_WORK)] = None,
     batch: Annotated[str | None, option("N", group=_WORK, alias="-b")] = None,
     seq: Annotated[str | None, option("N", group=_WORK)] = None,
     image: Annotated[str | None, option("PIXELS", group=_WORK)] = None,
     precision: Annotated[str | None, option("NAME", group=_HOW, alias="-p")] = None,
-    optimizer: Annotated[str, option("NAME", group=_HOW)] = "adamw",
+    optimizer: Annotated[str | None, option("NAME", group=_HOW)] = None,
     accumulate: Annotated[str, option("N", group=_HOW)] = "1",
     recompute: Annotated[bool, flag(group=_HOW)] = False,
-    layout: Annotated[str, option("ORDER", group=_HOW)] = "nchw",
+    layout: Annotated[str | None, option("ORDER", group=_HOW)] = None,
     compiled: Annotated[bool, flag(name="--compile", group=_HOW)] = False,
     inference: Annotated[bool, flag(group=_HOW)] = False,
-    estimator: Annotated[str, option("NAME", group=_HOW)] = "auto",
+    estimator: Annotated[str | None, option("NAME", group=_HOW)] = None,
     dataset_size: Annotated[str | None, option("N", group=_RUN)] = None,
     epochs: Annotated[str | None, option("N", group=_RUN)] = None,
     tokens: Annotated[str | None, option("N", group=_RUN)] = None,
@@ -51,9 +53,14 @@ def predict(
     model
         A built-in name (see `traincast models`), torchvision:NAME, timm:NAME, hf:CONFIG.json,
         FILE.py:FUNCTION, package.module:FUNCTION, FILE.onnx or FILE.json. Arguments of the
-        builder follow a question mark: NAME?key=value&key=value.
+        builder follow a question mark: NAME?key=value&key=value. Or a plan that
+        `traincast plan` has saved, which is priced on its cluster.
     device
-        A name from `traincast devices`, or your own FILE.toml.
+        A name from `traincast devices`, or your own FILE.toml; h200 by default.
+    cluster
+        For a plan: another cluster of as many devices, such as 4x4xv100.
+    network
+        For a plan: the link between nodes.
     batch
         Samples in one forward pass, or `max` for the largest that fits; by default the model's.
     seq
@@ -63,19 +70,19 @@ def predict(
     precision
         fp32, tf32, bf16, fp16, amp_bf16, amp_fp16 or fp8; by default mixed where possible.
     optimizer
-        sgd, momentum, adam, adamw, lion or adafactor.
+        sgd, momentum, adam, adamw (the default), lion or adafactor.
     accumulate
         Forward and backward passes before each update.
     recompute
         Recompute each block's activations in backward instead of keeping them.
     layout
-        Memory order of images: nchw, or nhwc (channels_last).
+        Memory order of images: nchw (the default), or nhwc (channels_last).
     compiled
         The model is compiled or graph-captured: the host issues nothing op by op.
     inference
         A forward pass alone.
     estimator
-        How kernels are priced.
+        How kernels are priced; auto by default.
     dataset_size
         Samples in an epoch, such as 1281167 or 1.28M: adds the time of a whole run.
     epochs
@@ -96,6 +103,28 @@ def predict(
     size, positions, side = _batch(batch), count("--seq", seq), count("--image", image)
     passes, shown = count("--accumulate", accumulate), rows("--top", top)
     run_options = _run_options(dataset_size, epochs, tokens, price_per_hour)
+    from traincast.simulate.terms import Terms, is_plan
+
+    if is_plan(model):
+        from traincast.cli.planned import Sizes, predict_plan, refuse
+
+        refuse({
+            "--device": device is not None, "--accumulate": passes != 1, "--recompute": recompute,
+            "--compile": compiled, "--inference": inference, "--trace": trace is not None,
+        })  # fmt: skip
+        terms = Terms(
+            cluster=cluster, network=network, precision=precision, optimizer=optimizer,
+            layout=layout, estimator=estimator,
+        )  # fmt: skip
+        predict_plan(model, terms, Sizes(size, positions, side), run_options, json)
+        return
+    if cluster is not None or network is not None:
+        raise InvalidValueError(
+            "--cluster and --network are for a saved plan; `traincast scale` predicts a model on "
+            "many devices"
+        )
+    device, optimizer = device or "h200", optimizer or "adamw"
+    layout, estimator = layout or "nchw", estimator or "auto"
     if inference and (recompute or passes != 1):
         what = "--recompute" if recompute else "--accumulate"
         raise InvalidValueError(f"{what} is for training; leave it out with --inference")

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.errors import UnknownNameError
+from traincast.errors import InvalidValueError, UnknownNameError
 from traincast.parallel.layers import Layer
 from traincast.parallel.strategy import DIMS
 
@@ -107,12 +107,39 @@ def configurations(layer: Layer, devices: int, degrees: str = "powers") -> Confi
     """Return the configurations of a layer on a number of devices."""
     if degrees not in DEGREES:
         raise UnknownNameError("choice of degrees", degrees, DEGREES, "(known: powers, all)")
+    dims, lengths = _dims(layer, devices)
+    return _enumerated(tuple(dims.items()), lengths, devices, degrees)
+
+
+def configuration(layer: Layer, degrees: Mapping[str, int], devices: int) -> Configurations:
+    """Return one configuration of a layer alone, with any degrees that it can have."""
+    dims, lengths = _dims(layer, devices)
+    for dim, degree in degrees.items():
+        most = dims.get(dim, 1)
+        if degree > most:
+            raise InvalidValueError(
+                f"layer {layer.name!r} cannot be split {degree} ways by {dim}, "
+                f"{most} at most; its dims are {', '.join(dims)}"
+            )
+    row = tuple(degrees.get(dim, 1) for dim in dims)
+    return _single(tuple(dims), lengths, row, devices)
+
+
+def _dims(layer: Layer, devices: int) -> tuple[dict[str, int], tuple[int, ...]]:
+    """Return the largest degree of each dim of a layer, and the length of each."""
     dims = {dim: layer.most.get(dim, layer.dims[dim]) for dim in DIMS if dim in layer.dims}
-    lengths = {dim: layer.dims[dim] for dim in dims}
+    lengths = tuple(layer.dims[dim] for dim in dims)
     if layer.copies:
-        dims = {"sample": devices} | dims
-        lengths = {"sample": 0} | lengths
-    return _enumerated(tuple(dims.items()), tuple(lengths.values()), devices, degrees)
+        return {"sample": devices} | dims, (0, *lengths)
+    return dims, lengths
+
+
+@lru_cache(maxsize=4096)
+def _single(
+    dims: tuple[str, ...], lengths: tuple[int, ...], row: tuple[int, ...], devices: int
+) -> Configurations:
+    table = np.array([row], dtype=np.int64).reshape(1, len(dims))
+    return Configurations(dims, lengths, table, devices)
 
 
 @lru_cache(maxsize=4096)

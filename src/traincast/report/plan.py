@@ -66,11 +66,11 @@ def outcomes(plan: Plan) -> dict[str, Outcome]:
     return {"layer-wise": plan.best, **plan.baselines}
 
 
-def plan_dict(plan: Plan, strategy: Strategy, cluster: str) -> dict[str, Any]:
+def plan_dict(plan: Plan, strategy: Strategy) -> dict[str, Any]:
     """Return a plan as plain data, units in the keys."""
     return {
         "model": strategy.model,
-        "cluster": cluster,
+        "cluster": plan.tables.setting.cluster.name,
         "devices": strategy.devices,
         "batch": strategy.batch,
         "objective": plan.tables.setting.objective,
@@ -100,12 +100,13 @@ def _outcome(o: Outcome, batch: int) -> dict[str, float]:
     }
 
 
-def plan_file(plan: Plan, strategy: Strategy, cluster: str) -> str:
-    """Return the text of a saved plan: the strategy, with what was predicted of it."""
-    data = plan_dict(plan, strategy, cluster)
+def plan_file(plan: Plan, strategy: Strategy, setting: Mapping[str, Any]) -> str:
+    """Return the text of a saved plan: the strategy, its terms, and what was predicted of it."""
+    data = plan_dict(plan, strategy)
     extra = {
+        "setting": dict(setting),
         "predicted": data["strategies"]["layer-wise"],
-        "cluster": cluster,
+        "cluster": data["cluster"],
         "strategies": data["strategies"],
         "optimal": data["optimal"],
         "bound_ms": data["bound_ms"],

@@ -11,8 +11,9 @@ goes on, one layer after the other, and the step ends when both have; the update
 
 Synchronisation of s bytes held by r devices: `server`, the parameter server of the published model,
 moves 2·s·r bytes: every device sends its gradients to their owner and gets the new values back. The
-owners are spread evenly over the r devices, so each port carries 2·s·(r − 1)/r. Otherwise it is an
-all-reduce of s bytes by any algorithm of `network`, among devices where they sit.
+owners are spread evenly over the r devices, so each port carries 2·s·(r − 1)/r; or one server takes
+all 2·s·r bytes at a given bandwidth, as in the paper's figure 3. Otherwise it is an all-reduce of s
+bytes by any algorithm of `network`, among devices where they sit.
 
 Known inaccuracy: layers run one after the other, also where branches could run at once on devices
 of their own; the host's work is not counted; layers that share a weight bear equal parts of its
@@ -27,19 +28,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.errors import UnknownNameError
+from traincast.errors import InvalidValueError, UnknownNameError
 from traincast.estimate.host import update_seconds
 from traincast.estimate.program import Program
 from traincast.estimate.roofline import Estimator, StepEstimator
 from traincast.graph import DTYPE_BYTES, Graph
 from traincast.graph.precision import Precision
 from traincast.hardware import Cluster
-from traincast.parallel.configurations import Configurations, configurations
+from traincast.parallel.configurations import Configurations, configuration, configurations
 from traincast.parallel.layers import Network, network_of
 from traincast.parallel.overlap import Traffic, traffic
 from traincast.simulate.shards import Shards, price_shards
 from traincast.simulate.step import Plan, program_for
-from traincast.simulate.sync import Sync, check_scheme
+from traincast.simulate.sync import SERVER, Sync, check_scheme
 
 Floats = NDArray[np.float64]
 OBJECTIVES = ("overlap", "published")
@@ -59,9 +60,11 @@ class Setting:
     objective: str = "overlap"
     scheme: str = "auto"
     """server, ring, hierarchical, auto or any algorithm of an all-reduce."""
+    server_bandwidth: float | None = None
+    """Bytes/s of the one parameter server of the scheme `server`; None spreads servers over all."""
     degrees: str = "powers"
     pace: float = 1.0
-    """Factor on predicted compute, such as from a measured step on one device."""
+    """Factor on predicted compute and update, such as from a measured step on one device."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,25 +128,37 @@ class Outcome:
         return self.transfer_bytes + self.sync_bytes
 
 
-def build_tables(graph: Graph, setting: Setting) -> Tables:
-    """Return the costs of every configuration of a graph's layers."""
+def build_tables(
+    graph: Graph, setting: Setting, only: Mapping[str, Mapping[str, int]] | None = None
+) -> Tables:
+    """Return the costs of every configuration of a graph's layers.
+
+    With `only`, degrees of every layer by name, of that one configuration of each.
+    """
     if setting.objective not in OBJECTIVES:
         raise UnknownNameError("objective", setting.objective, OBJECTIVES, "(overlap, published)")
     check_scheme(setting.scheme)
+    if setting.server_bandwidth is not None and setting.scheme != SERVER:
+        raise InvalidValueError(
+            f"a server's bandwidth is for the scheme {SERVER}, not {setting.scheme}"
+        )
     plan, cluster = setting.plan, setting.cluster
     network = network_of(graph, plan.batch, plan.seq)
     configs = tuple(
-        configurations(layer, cluster.devices, setting.degrees) for layer in network.layers
+        configurations(layer, cluster.devices, setting.degrees)
+        if only is None
+        else configuration(layer, only[layer.name], cluster.devices)
+        for layer in network.layers
     )
     program = program_for(graph, setting.precision, cluster.device, setting.estimator, plan)
     shards = price_shards(network, configs, program, cluster.device, setting.estimator, plan.layout)
     if setting.pace != 1.0:
         shards = shards.paced(setting.pace)
     each = DTYPE_BYTES[setting.precision.parameters]
-    sync = Sync(cluster, setting.scheme)
+    sync = Sync(cluster, setting.scheme, setting.server_bandwidth)
     done = [sync.layer(x, c, each) for x, c in zip(network.layers, configs, strict=True)]
     held = [d.held for d in done]
-    rate = _update_rate(program, setting) / each
+    rate = _update_rate(program, setting) * setting.pace / each
     state = plan.optimizer.state if plan.optimizer else 0.0
     return Tables(
         setting=setting,

@@ -48,10 +48,14 @@ def check_scheme(name: str) -> None:
 
 
 class Sync:
-    """Costs of synchronisation on a cluster by one scheme."""
+    """Costs of synchronisation on a cluster by one scheme.
 
-    def __init__(self, cluster: Cluster, scheme: str) -> None:
-        self.cluster, self.scheme = cluster, scheme
+    `server` is the bytes/s of one parameter server that all devices share; None spreads the
+    servers over the devices that have a copy.
+    """
+
+    def __init__(self, cluster: Cluster, scheme: str, server: float | None = None) -> None:
+        self.cluster, self.scheme, self.server = cluster, scheme, server
         self._spots: dict[tuple[int, frozenset[str]], _Spots] = {}
         self._seconds: dict[tuple[int, int], dict[float, float]] = {}
 
@@ -71,7 +75,7 @@ class Sync:
             if self.scheme == SERVER:
                 # Published: every device that has a copy sends it and gets it back.
                 moved = np.where(copies > 1, 2 * size * copies * parts, 0.0)
-                seconds = self._server(size, spots)
+                seconds = moved / self.server if self.server else self._server(size, spots)
             else:
                 moved = 2 * size * (copies - 1) * parts
                 seconds = self._reduced(size, spots)
