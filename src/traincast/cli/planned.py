@@ -12,6 +12,8 @@ from traincast.errors import InvalidValueError
 if TYPE_CHECKING:
     from traincast.graph import Graph
     from traincast.parallel.strategy import Strategy
+    from traincast.simulate.scale import ScaleRow
+    from traincast.simulate.study import Request
     from traincast.simulate.terms import Terms
 
 
@@ -50,6 +52,45 @@ def predict_plan(
     show(priced_dict(found, data, whole) if json else priced_panel(found, data, whole))
 
 
+def scale_plan(
+    model: str, given: Terms, sizes: Sizes, request: Request, asked: bool
+) -> tuple[str, str, list[ScaleRow]]:
+    """Return the model's name, a title and the rows of a plan, or of plans for each device count.
+
+    `asked` says whether the user named strategies; a plan is set beside data, hybrid and model.
+    """
+    from traincast.search.scaling import SAVED, Sweep, layerwise_rows
+    from traincast.simulate.terms import is_plan
+
+    saved, wanted = None, request.strategies
+    if is_plan(model):
+        saved, terms, graph = load_plan(model, given, sizes)
+        wanted = (SAVED, *(request.strategies if asked else ("data", "hybrid", "model")))
+        batch = saved.batch
+        if request.scaling == "weak":
+            batch = max(1, saved.batch // saved.devices)
+        seq = saved.seq
+    else:
+        most = max(request.devices, default=8)
+        terms = given if given.cluster else replace(given, cluster=f"{most}x{request.device}")
+        terms.place()
+        graph = load_model(model, image=sizes.image, seq=sizes.seq)
+        batch, seq = request.batch or graph.batch, sizes.seq or graph.seq
+    sweep = Sweep(
+        terms=terms,
+        batch=batch,
+        seq=seq,
+        counts=request.devices,
+        strategies=tuple(dict.fromkeys(wanted)),
+        scaling=request.scaling,
+        measured_s=request.measured_s,
+    )
+    title = (
+        f"{graph.name} on {terms.cluster}, {request.scaling} scaling, {terms.estimator or 'auto'}"
+    )
+    return graph.name, title, layerwise_rows(graph, sweep, saved)
+
+
 def load_plan(path: str, given: Terms, sizes: Sizes) -> tuple[Strategy, Terms, Graph]:
     """Return a saved plan with other sizes where asked, its terms, and its model's graph."""
     from traincast.simulate.terms import read_plan
@@ -72,6 +113,4 @@ def refuse(options: Mapping[str, bool]) -> None:
     """Raise for the first option that was given and means nothing for a plan."""
     for name, given in options.items():
         if given:
-            raise InvalidValueError(
-                f"{name} does not go with a plan; leave it out, or plan again with other options"
-            )
+            raise InvalidValueError(f"{name} does not go with a layer-wise plan; leave it out")

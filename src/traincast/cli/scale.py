@@ -25,24 +25,24 @@ def scale(
     model: Annotated[str, Parameter(group=_WORK)],
     /,
     *,
-    device: Annotated[str, option("NAME", group=_WHERE, alias="-d")] = "h200",
+    device: Annotated[str | None, option("NAME", group=_WHERE, alias="-d")] = None,
     cluster: Annotated[str | None, option("SHAPE", group=_WHERE)] = None,
     network: Annotated[str | None, option("LINK", group=_WHERE)] = None,
     devices: Annotated[str | None, option("N,N,…", group=_WHERE)] = None,
     batch: Annotated[str | None, option("N", group=_WORK, alias="-b")] = None,
     seq: Annotated[str | None, option("N", group=_WORK)] = None,
     image: Annotated[str | None, option("PIXELS", group=_WORK)] = None,
-    strategy: Annotated[str, option("NAME,…", group=_HOW)] = "data",
+    strategy: Annotated[str | None, option("NAME,…", group=_HOW)] = None,
     scheme: Annotated[str | None, option("NAME,…", group=_HOW)] = None,
     scaling: Annotated[str, option("KIND", group=_HOW)] = "weak",
     precision: Annotated[str | None, option("NAME", group=_HOW, alias="-p")] = None,
-    optimizer: Annotated[str, option("NAME", group=_HOW)] = "adamw",
+    optimizer: Annotated[str | None, option("NAME", group=_HOW)] = None,
     accumulate: Annotated[str, option("N", group=_HOW)] = "1",
-    layout: Annotated[str, option("NAME", group=_HOW)] = "nchw",
+    layout: Annotated[str | None, option("NAME", group=_HOW)] = None,
     servers: Annotated[str | None, option("N", group=_HOW)] = None,
     no_overlap: Annotated[bool, flag(group=_HOW)] = False,
     bucket_mb: Annotated[str, option("MB", group=_HOW)] = "26.2144",
-    estimator: Annotated[str, option("NAME", group=_HOW)] = "auto",
+    estimator: Annotated[str | None, option("NAME", group=_HOW)] = None,
     step_ms: Annotated[str | None, option("MS", group=_HOW)] = None,
     rules: Annotated[str, option("NAME", group=_PALEO)] = "paper",
     software: Annotated[str | None, option("NAME", group=_PALEO)] = None,
@@ -60,9 +60,9 @@ def scale(
     Parameters
     ----------
     model
-        A model reference as for `traincast predict`.
+        A model reference as for `traincast predict`, or a plan that `traincast plan` has saved.
     device
-        A name from `traincast devices`, or your own FILE.toml.
+        A name from `traincast devices`, or your own FILE.toml; h200 by default.
     cluster
         A shape such as 16xp100 or 4x8xh100 (nodes × devices), instead of a device.
     network
@@ -76,8 +76,9 @@ def scale(
     image
         Side of square input images, in pixels; by default the model's.
     strategy
-        data, model (every layer split by channel), hybrid (dense layers split, the rest data
-        parallel), or several of them.
+        data (the default), model (every layer split by channel), hybrid (dense layers split, the
+        rest data parallel), or several of them. With layer-wise among them, the best plan for each
+        device count, all are priced as `traincast plan` does.
     scheme
         How gradients are reduced: auto (NCCL on GPUs), ring, double-tree, parameter-server,
         hierarchical and others; for paleo one-to-all, tree, butterfly, butterfly-mixing. One or
@@ -91,7 +92,7 @@ def scale(
     accumulate
         Forward and backward passes before each update.
     layout
-        Memory order of images: nchw, or nhwc (channels_last).
+        Memory order of images: nchw (the default), or nhwc (channels_last).
     servers
         Parameter servers, with --scheme parameter-server; by default one on each node.
     no_overlap
@@ -99,8 +100,8 @@ def scale(
     bucket_mb
         Size of a gradient bucket in 10^6 bytes.
     estimator
-        roofline, or a published model: paleo (a whole-step model with schemes and networks of its
-        own) or castello.
+        auto by default, roofline, or a published model: paleo (a whole-step model with schemes and
+        networks of its own) or castello.
     step_ms
         A step that you measured on one device: compute is stretched to it, so that only
         communication is predicted.
@@ -131,6 +132,7 @@ def scale(
     from traincast.report.scale import Totals, row_dict, scale_chart, scale_csv, scale_dict
     from traincast.report.scale import scale_table as table
     from traincast.simulate.study import Request, study, study_notes
+    from traincast.simulate.terms import Terms, is_plan
 
     for path in filter(None, (csv, plot)):
         check_writable(path)
@@ -140,21 +142,22 @@ def scale(
     if samples is None and (many is not None or price is not None):
         raise InvalidValueError("--epochs and --price-per-hour need --dataset-size")
     measured = above_zero("--step-ms", step_ms)
+    totals = Totals(None if samples is None else samples * (many or 1.0), price)
     request = Request(
-        device=device,
+        device=device or "h200",
         cluster=cluster,
         network=network,
         devices=tuple(_devices(n) for n in _list("--devices", devices)),
-        strategies=tuple(_list("--strategy", strategy)),
+        strategies=tuple(_list("--strategy", strategy)) or ("data",),
         schemes=tuple(_list("--scheme", scheme)),
         scaling=scaling,
         batch=count("--batch", batch),
         seq=count("--seq", seq),
         precision=precision,
-        optimizer=optimizer,
+        optimizer=optimizer or "adamw",
         accumulate=count("--accumulate", accumulate) or 1,
-        layout=layout,
-        estimator=estimator,
+        layout=layout or "nchw",
+        estimator=estimator or "auto",
         overlap=not no_overlap,
         bucket_bytes=(above_zero("--bucket-mb", bucket_mb) or 1) * 1e6,
         rules=rules,
@@ -164,18 +167,36 @@ def scale(
         servers=count("--servers", servers),
         measured_s=None if measured is None else measured / 1e3,
     )
-    graph = load_model(model, image=count("--image", image), seq=request.seq)
-    rows = study(graph, request)
-    totals = Totals(None if samples is None else samples * (many or 1.0), price)
-    title = f"{graph.name} on {cluster or device}, {scaling} scaling, {estimator}"
-    notes = study_notes(request, rows)
+    side = count("--image", image)
+    if is_plan(model) or "layer-wise" in request.strategies:
+        from traincast.cli.planned import Sizes, refuse, scale_plan
+
+        refuse({
+            "--accumulate": request.accumulate != 1, "--servers": servers is not None,
+            "--no-overlap": no_overlap, "--software": software is not None,
+            "--pipeline": pipeline, "more than one --scheme": len(request.schemes) > 1,
+            "--device": is_plan(model) and device is not None,
+        })  # fmt: skip
+        terms = Terms(
+            cluster=cluster, network=network, precision=precision, optimizer=optimizer,
+            layout=layout, estimator=estimator, scheme=request.schemes[0] if scheme else None,
+        )  # fmt: skip
+        sizes = Sizes(request.batch, request.seq, side)
+        name, title, rows = scale_plan(model, terms, sizes, request, asked=strategy is not None)
+        notes = ["All strategies are priced as `traincast plan` does."]
+    else:
+        graph = load_model(model, image=side, seq=request.seq)
+        rows = study(graph, request)
+        name = graph.name
+        title = f"{name} on {cluster or request.device}, {scaling} scaling, {request.estimator}"
+        notes = study_notes(request, rows)
     if csv is not None:
         write_text(csv, scale_csv(rows, totals))
     if plot is not None:
         data = [row_dict(row, totals) for row in rows]
         write_chart(plot, scale_chart(title, rows), title=title, rows=data, notes=notes)
     if json:
-        show(scale_dict(graph.name, rows, totals, notes))
+        show(scale_dict(name, rows, totals, notes))
         return
     show(table(title, rows, totals, notes))
     for path in filter(None, (csv, plot)):
