@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traincast.search.elimination import Solution, solve, total_cost
+from traincast.search.elimination import Elimination, Solution, solve, total_cost
 
 Graph = tuple[list[np.ndarray], dict[tuple[int, int], np.ndarray]]
 
@@ -85,9 +85,7 @@ def test_the_worked_example() -> None:
 
 
 def test_the_tables_of_the_worked_example() -> None:
-    from traincast.search.elimination import _Elimination
-
-    work = _Elimination(*_worked())
+    work = Elimination(*_worked())
     work.remove(2)
     assert work.tables[1, 4].tolist() == [[13, 9, 11], [9, 6, 3], [12, 9, 6]]
     work.remove(3)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,13 +47,18 @@ class Solution:
     """Nodes that were left when no node had fewer than three neighbours; 2 where none was."""
 
 
-class _Step:
+class Step(NamedTuple):
     """One elimination: which choice of a node is best, given those of its neighbours."""
 
-    __slots__ = ("best", "node", "scope")
-
-    def __init__(self, node: int, scope: tuple[int, ...], best: NDArray[np.intp]) -> None:
-        self.node, self.scope, self.best = node, scope, best
+    node: int
+    scope: tuple[int, ...]
+    """Its neighbours."""
+    best: NDArray[np.intp]
+    """Over the neighbours' choices."""
+    own: Floats
+    """Costs of the node's choices alone."""
+    tables: Sequence[tuple[tuple[int, ...], Floats]]
+    """Costs together with neighbours, by the nodes they are over; empty unless they are kept."""
 
 
 def total_cost(
@@ -67,11 +73,8 @@ def solve(
     nodes: Sequence[Floats], edges: Mapping[tuple[int, int], Floats], cap: int = CAP
 ) -> Solution:
     """Return the cheapest choice; exact unless a table of more than `cap` entries were needed."""
-    kept = _undominated(nodes, edges)
-    work = _Elimination(
-        [costs[k] for costs, k in zip(nodes, kept, strict=True)],
-        {(i, j): table[np.ix_(kept[i], kept[j])] for (i, j), table in edges.items()},
-    )
+    kept = undominated(nodes, edges)
+    work = Elimination(*narrowed(nodes, edges, kept))
     steps = work.reduce()
     left = sorted(work.near)
     final = len(left) or min(2, len(nodes))
@@ -98,10 +101,22 @@ def solve(
     return Solution(choice, cost, min(bound, cost), exact, final)
 
 
-def _undominated(
-    nodes: Sequence[Floats], edges: Mapping[tuple[int, int], Floats]
+def narrowed(
+    nodes: Sequence[Floats],
+    edges: Mapping[tuple[int, int], Floats],
+    kept: Sequence[NDArray[np.intp]],
+) -> tuple[list[Floats], dict[tuple[int, int], Floats]]:
+    """Return nodes and edges with some choices of each node alone."""
+    return (
+        [costs[k] for costs, k in zip(nodes, kept, strict=True)],
+        {(i, j): table[np.ix_(kept[i], kept[j])] for (i, j), table in edges.items()},
+    )
+
+
+def undominated(
+    nodes: Sequence[Floats], edges: Mapping[tuple[int, int], Floats], slack: float = 0.0
 ) -> list[NDArray[np.intp]]:
-    """Return the choices of each node that can be part of a best total.
+    """Return the choices of each node that can be part of a total within `slack` of the best.
 
     One whose cost with its edges at their least exceeds that of another with its edges at their
     most is worse whatever the neighbours choose.
@@ -122,15 +137,21 @@ def _undominated(
         least[j] += low_j
         most[j] += high_j
     return [
-        np.flatnonzero(low <= high.min() * (1 + 1e-12))
+        np.flatnonzero(low <= high.min() * (1 + 1e-12) + slack)
         for low, high in zip(least, most, strict=True)
     ]
 
 
-class _Elimination:
+class Elimination:
     """Tables over sets of nodes; `near` holds the neighbours of the nodes that are left."""
 
-    def __init__(self, nodes: Sequence[Floats], edges: Mapping[tuple[int, int], Floats]) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[Floats],
+        edges: Mapping[tuple[int, int], Floats],
+        keep: bool = False,
+    ) -> None:
+        self.keep = keep
         self.unary = {i: np.asarray(c, dtype=np.float64) for i, c in enumerate(nodes)}
         self.near: dict[int, set[int]] = {i: set() for i in self.unary}
         self.tables: dict[tuple[int, ...], Floats] = {}
@@ -158,19 +179,19 @@ class _Elimination:
             self.touching[n].add(scope)
             self.near[n].update(m for m in scope if m != n)
 
-    def remove(self, node: int) -> _Step:
+    def remove(self, node: int) -> Step:
         """Eliminate a node: the minimum over its choices, as a table over its neighbours."""
         scope = tuple(sorted(self.near[node]))
         mine = [(s, self.tables.pop(s)) for s in sorted(self.touching[node])]
-        size = len(self.unary[node])
+        own = self.unary[node]
         shape = tuple(len(self.unary[n]) for n in scope)
         if len(scope) == 2 and len(mine) == 2 and all(len(s) == 2 for s, _ in mine):
             first, second = (t if s[1] == node else t.T for s, t in mine)
             if mine[0][0] != tuple(sorted((scope[0], node))):
                 first, second = second, first
-            values, best = _through(first + self.unary[node], second)
+            values, best = _through(first + own, second)
         else:
-            whole = np.broadcast_to(self.unary[node], (*shape, size))
+            whole = np.broadcast_to(own, (*shape, len(own)))
             for s, table in mine:
                 whole = whole + _spread(table, s, (*scope, node))
             best = whole.argmin(axis=-1)
@@ -182,11 +203,11 @@ class _Elimination:
             self.near[n].discard(node)
         del self.near[node], self.touching[node], self.unary[node]
         self._add(scope, values)
-        return _Step(node, scope, best)
+        return Step(node, scope, best, own, mine if self.keep else ())
 
-    def reduce(self) -> list[_Step]:
+    def reduce(self) -> list[Step]:
         """Eliminate nodes with at most two neighbours while there are any."""
-        steps: list[_Step] = []
+        steps: list[Step] = []
         ready = [n for n in sorted(self.near) if len(self.near[n]) <= 2]
         while ready:
             again: set[int] = set()
@@ -219,7 +240,7 @@ class _Elimination:
             order.append(node)
         return order, largest
 
-    def eliminate(self, order: Sequence[int]) -> list[_Step]:
+    def eliminate(self, order: Sequence[int]) -> list[Step]:
         """Eliminate all nodes in an order."""
         return [self.remove(node) for node in order]
 
