@@ -1,0 +1,186 @@
+"""How strong the regulariser is: λ by cross-validation, and what it leaves in.
+
+λ is chosen over a logarithmic grid that includes 0. An L1 or elastic penalty is used to choose what
+stays: whatever it sets to 0 is locked there and the rest is fitted again without a penalty, since
+the penalty would pull the constants away from what they are. Its λ is the strongest whose held-out
+error is within one standard error of the best. An L2 penalty sets nothing to 0; its constants stay
+as they are, and its λ is the best one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traincast.fit.constants import Array, Constant
+from traincast.fit.generic import GenericForm
+from traincast.fit.polish import Batch, Problem, coefficients, polish
+
+GRID = (0.0, *(10.0**e for e in np.arange(-3, 0.1, 0.5)))
+_STARTS, _TRIED = 3, 48
+_NO_COEFFICIENT, _NO_POWER = 1e-4, 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A form at its runs, with what may move."""
+
+    problem: Problem
+    constants: tuple[Constant, ...]
+    low: Array
+    high: Array
+    """Bounds (P)."""
+    refits: bool
+    """Whether the penalty only chooses what stays."""
+
+    def batch(self, start: Array, weights: Array, strength: Array | float,
+              low: Array | None = None, high: Array | None = None) -> Batch:  # fmt: skip
+        """Return variations of the fit, one a row of `start`; weights may be one row for all."""
+        shape = (len(start), len(self.low))
+        return Batch(
+            start=start,
+            weights=np.broadcast_to(weights, (len(start), weights.shape[-1])),
+            low=np.broadcast_to(self.low if low is None else low, shape),
+            high=np.broadcast_to(self.high if high is None else high, shape),
+            strength=np.broadcast_to(np.asarray(strength, float), shape[:1]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Held-out errors by λ."""
+
+    grid: tuple[float, ...]
+    errors: Array
+    """Mean loss of the runs held out, by fold and λ (K, L)."""
+    sizes: Array
+    """Runs of each fold (K)."""
+    times: Array
+    """Scaled times of every run, predicted by the fit that did not see it, by λ (L, N)."""
+    folds: NDArray[np.int64]
+    """The fold of every run (N)."""
+    sparse: bool
+    """Whether the strongest λ within one standard error is chosen."""
+
+    def mean(self, without: int | None = None) -> Array:
+        """Return the mean held-out error by λ, perhaps without a fold."""
+        weight = self.sizes.copy()
+        if without is not None:
+            weight[without] = 0
+        found: Array = weight @ self.errors / weight.sum()
+        return found
+
+    def chosen(self, without: int | None = None) -> int:
+        """Return the place of the λ chosen."""
+        mean = self.mean(without)
+        best = int(np.argmin(mean))
+        if not self.sparse or len(self.grid) == 1:
+            return best
+        kept = np.arange(len(self.sizes)) != (-1 if without is None else without)
+        # Errors of folds differ together from λ to λ: what counts is how their difference varies.
+        gap = self.errors[kept] - self.errors[kept][:, [best]]
+        error = gap.std(axis=0, ddof=1) / np.sqrt(kept.sum()) if kept.sum() > 1 else gap[0] * 0
+        floor = 1e-6 + 1e-3 * mean[best]
+        return int(np.flatnonzero(mean - mean[best] <= error + floor).max())
+
+    def held_out(self) -> Array:
+        """Return times (N): each fold by the λ that did best on the other folds."""
+        places = np.array([self.chosen(fold) for fold in range(len(self.sizes))])
+        found: Array = self.times[places[self.folds], np.arange(len(self.folds))]
+        return found
+
+
+def locked(study: Study, x: Array, form: object) -> tuple[Array, Array]:
+    """Return bounds (R, P) that hold at 0 what a penalised fit x (R, P) set to 0.
+
+    A term whose powers are all 0 is a constant: it goes, and the base takes its place.
+    """
+    low = np.repeat(study.low[None], len(x), 0)
+    high = np.repeat(study.high[None], len(x), 0)
+    power = np.array([not c.linear for c in study.constants])
+    at_zero = np.abs(x) <= np.where(power, _NO_POWER, _NO_COEFFICIENT)
+    at_zero &= study.problem.penalised.astype(bool)
+    low, high = np.where(at_zero, 0.0, low), np.where(at_zero, 0.0, high)
+    if not isinstance(form, GenericForm):
+        return low, high
+    names = [c.kind for c in study.constants]
+    base, first = names.index("base"), names.index("coefficient") if form.terms else 0
+    for i in range(len(form.terms)):
+        mine = [k for k, (term, _) in enumerate(form.pairs) if term == i]
+        flat = at_zero[:, mine].all(axis=1)
+        gone = at_zero[:, first + i] | flat
+        for k in [*mine, first + i]:
+            keep = x[:, k] if k != first + i else np.zeros(len(x))
+            low[:, k] = np.where(gone, keep, low[:, k])
+            high[:, k] = np.where(gone, keep, high[:, k])
+        moved = flat & ~at_zero[:, first + i]
+        high[:, base] = np.where(moved, np.inf, high[:, base])
+    # Nothing but the constant is left: the base may still scale.
+    rest = [i for i, name in enumerate(names) if name in ("coefficient", "level", "base")]
+    empty = (high[:, rest] <= low[:, rest]).all(axis=1)
+    high[:, base] = np.where(empty, np.inf, high[:, base])
+    return low, high
+
+
+def refit(study: Study, x: Array, weights: Array, form: object, iterations: int = 30
+          ) -> tuple[Array, Array, Array]:  # fmt: skip
+    """Fit again without a penalty what penalised fits x (R, P) left in; return x and bounds."""
+    low, high = locked(study, x, form)
+    start = np.clip(x, low, high)
+    base = [i for i, c in enumerate(study.constants) if c.kind == "base"]
+    for i in base:
+        start[:, i] = np.where((start[:, i] == 0) & (high[:, i] > 0), 0.05, start[:, i])
+    return polish(study.problem, study.batch(start, weights, 0.0, low, high), iterations), low, high
+
+
+def neutral_starts(study: Study, weights: Array, seed: int) -> Array:
+    """Return for each set of weights (K, N) the best few of random exponents (K, S, P).
+
+    What other runs said plays no part, so that a held-out fit knows nothing of what is held out.
+    """
+    rng = np.random.default_rng([seed, 3])
+    e = study.problem.split
+    low, high = study.low[:e], study.high[:e]
+    # An even spread: each exponent's range is cut into as many strips as there are tries.
+    strips = np.array([rng.permutation(_TRIED) for _ in range(e)]).reshape(e, _TRIED).T
+    theta = low + (high - low) * (strips + 0.5) / _TRIED
+    found = []
+    for w in weights:
+        x = coefficients(study.problem, theta, study.batch(theta, w, 0.0))
+        order = np.argsort(study.problem.value(x, w), kind="stable")[:_STARTS]
+        found.append(x[order])
+    return np.array(found)
+
+
+def cross_validate(
+    study: Study, folds: NDArray[np.int64], grid: tuple[float, ...], form: object, seed: int
+) -> Curve:
+    """Return held-out errors by λ; every fold is fitted anew, from neutral starts."""
+    many = int(folds.max()) + 1
+    weights = (folds[None] != np.arange(many)[:, None]).astype(float)
+    starts = neutral_starts(study, weights, seed)
+    flat = starts.reshape(-1, starts.shape[-1])
+    each = np.repeat(weights, starts.shape[1], 0)
+    free = polish(study.problem, study.batch(flat, each, 0.0), 20)
+    values = study.problem.value(free, each).reshape(many, -1)
+    best = free.reshape(starts.shape)[np.arange(many), values.argmin(axis=1)]
+    strengths = np.tile(np.array(grid), many)
+    spread = np.repeat(best, len(grid), 0)
+    every = np.repeat(weights, len(grid), 0)
+    x = spread
+    if len(grid) > 1:
+        x = polish(study.problem, study.batch(spread, every, strengths), 25)
+        if study.refits:
+            x = refit(study, x, every, form, 15)[0]
+    times = np.concatenate([study.problem.bound.times(part) for part in np.array_split(x, many)])
+    loss, measured = study.problem.loss, study.problem.measured
+    rho = loss.rho(loss.residual(times, measured)[0]).reshape(many, len(grid), -1)
+    out = 1 - weights
+    errors = (rho * out[:, None]).sum(axis=2) / np.maximum(out.sum(axis=1), 1)[:, None]
+    shaped = times.reshape(many, len(grid), -1)
+    return Curve(
+        grid=grid, errors=errors, sizes=out.sum(axis=1),
+        times=shaped[folds, :, np.arange(len(folds))].T, folds=folds, sparse=study.refits,
+    )  # fmt: skip
