@@ -5,14 +5,21 @@ the code and not of the machine. `HYPOTHESIS_PROFILE=search` draws new ones each
 
 Traced graphs are kept in a folder that all tests of a session share, and measurements and profiles
 in an empty one: never in the user's own, which would also sway the predictions under test.
+
+Commands that tests start can be interrupted, even where the tests themselves run in the background
+of a shell that has its jobs ignore that.
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("search", deadline=None)
