@@ -1,0 +1,1 @@
+"""Sweeps: many short training runs of one family of networks, in three frameworks."""
