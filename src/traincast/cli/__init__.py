@@ -25,6 +25,7 @@ COMMANDS = {
     "plan": ("plan:plan", "Find the best split of every layer over a cluster."),
     "compare": ("compare:compare", "Put all estimators side by side on the same work."),
     "sweep": ("sweep:sweep", "Time real training over many settings, in three frameworks."),
+    "fit": ("fit:fit", "Fit an expression of time to a table of runs; say what drives it."),
     "validate": ("validate:validate", "Compare predictions with measured runs, row by row."),
     "explore": ("explore:explore", "Compare data and model parallelism over five axes."),
     "models": ("models:app", "List the built-in models, show one, or export its graph."),

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 _WORK = Group("What to train", sort_key=1)
 _HOW = Group("How", sort_key=2)
 _RUN = Group("The whole run", sort_key=3)
-_SHOW = Group("Output", sort_key=4)
+_FITTED = Group("Instead of a model: an expression that `traincast fit` wrote", sort_key=4)
+_SHOW = Group("Output", sort_key=5)
 
 
 def predict(
-    model: Annotated[str, Parameter(group=_WORK)],
+    model: Annotated[str | None, Parameter(group=_WORK)] = None,
     /,
     *,
     device: Annotated[str | None, option("NAME", group=_WORK, alias="-d")] = None,
@@ -41,6 +42,8 @@ def predict(
     epochs: Annotated[str | None, option("N", group=_RUN)] = None,
     tokens: Annotated[str | None, option("N", group=_RUN)] = None,
     price_per_hour: Annotated[str | None, option("PRICE", group=_RUN)] = None,
+    fitted: Annotated[Path | None, option("FILE", group=_FITTED)] = None,
+    settings: Annotated[str | None, option("NAME=VALUE,…", name="--set", group=_FITTED)] = None,
     by: Annotated[Literal["layer", "similar", "type", "op"], Parameter(group=_SHOW)] = "similar",
     top: Annotated[str, option("N", group=_SHOW)] = "8",
     trace: Annotated[Path | None, option("FILE", group=_SHOW)] = None,
@@ -91,6 +94,10 @@ def predict(
         Tokens of a whole run, such as 300B, instead of samples and epochs.
     price_per_hour
         Price of the device for an hour: adds the cost of the run.
+    fitted
+        A model that `traincast fit` wrote, such as model.json.
+    settings
+        Values of its factors, such as batch=128,workers=8; others are typical of its runs.
     by
         What the table lists: layers, similar layers together, types of op, or single ops.
     top
@@ -100,6 +107,14 @@ def predict(
     json
         Print JSON with SI units in the key names instead of a table.
     """
+    if fitted is not None:
+        from traincast.cli.fit import alone, predict_fitted
+
+        alone(MODEL=model, device=device, cluster=cluster, batch=batch)
+        predict_fitted(fitted, settings, json)
+        return
+    if model is None:
+        raise InvalidValueError("MODEL is missing (see `traincast predict --help`)")
     size, positions, side = _batch(batch), count("--seq", seq), count("--image", image)
     passes, shown = count("--accumulate", accumulate), rows("--top", top)
     run_options = _run_options(dataset_size, epochs, tokens, price_per_hour)

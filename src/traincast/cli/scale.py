@@ -18,11 +18,12 @@ _WHERE = Group("Where", sort_key=2)
 _HOW = Group("How", sort_key=3)
 _PALEO = Group("For the estimator paleo", sort_key=4)
 _RUN = Group("The whole run", sort_key=5)
-_SHOW = Group("Output", sort_key=6)
+_FITTED = Group("Instead of a model: an expression that `traincast fit` wrote", sort_key=6)
+_SHOW = Group("Output", sort_key=7)
 
 
 def scale(
-    model: Annotated[str, Parameter(group=_WORK)],
+    model: Annotated[str | None, Parameter(group=_WORK)] = None,
     /,
     *,
     device: Annotated[str | None, option("NAME", group=_WHERE, alias="-d")] = None,
@@ -51,6 +52,9 @@ def scale(
     dataset_size: Annotated[str | None, option("SAMPLES", group=_RUN)] = None,
     epochs: Annotated[str | None, option("N", group=_RUN)] = None,
     price_per_hour: Annotated[str | None, option("PRICE", group=_RUN)] = None,
+    fitted: Annotated[Path | None, option("FILE", group=_FITTED)] = None,
+    over: Annotated[str | None, option("NAME=LOW..HIGH", group=_FITTED)] = None,
+    settings: Annotated[str | None, option("NAME=VALUE,…", name="--set", group=_FITTED)] = None,
     csv: Annotated[Path | None, option("FILE", group=_SHOW)] = None,
     plot: Annotated[Path | None, option("FILE", group=_SHOW)] = None,
     json: Annotated[bool, flag(group=_SHOW)] = False,
@@ -119,6 +123,13 @@ def scale(
         Epochs of a whole run; 1 by default.
     price_per_hour
         Price of one device for an hour: adds the cost.
+    fitted
+        A model that `traincast fit` wrote, such as model.json.
+    over
+        The factor to vary: workers=1..16 (doubling), workers=1..16:1 (in steps), workers=1,2,4; by
+        default its workers over their range.
+    settings
+        Values of its other factors, such as batch=128; others are typical of its runs.
     csv
         Write the rows to a table.
     plot
@@ -126,6 +137,14 @@ def scale(
     json
         Print JSON with units in the key names instead of a table.
     """
+    if fitted is not None:
+        from traincast.cli.fit import alone, scale_fitted
+
+        alone(MODEL=model, device=device, cluster=cluster, devices=devices, batch=batch, csv=csv)
+        scale_fitted(fitted, over, settings, plot, json)
+        return
+    if model is None:
+        raise InvalidValueError("MODEL is missing (see `traincast scale --help`)")
     from traincast.report.charts import check_plot, write_chart
     from traincast.report.files import check_writable, write_text
     from traincast.report.output import show

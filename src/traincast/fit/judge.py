@@ -62,6 +62,30 @@ class Judgement:
     """Extrapolations that the runs do not allow, and why."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlier:
+    """A run far from what the fits that did not see it say."""
+
+    row: int
+    """Where it stands in the file, the header being row 1."""
+    measured: float
+    predicted: float
+
+
+def outliers(fit: Fit) -> list[Outlier]:
+    """Return runs whose held-out error is beyond four robust deviations and 10 %, worst first."""
+    predicted = np.maximum(fit.held_out(), 1e-300)
+    off = np.log(fit.runs.times / predicted)
+    off = off - np.median(off)
+    size = 1.4826 * float(np.median(np.abs(off)))
+    far = np.flatnonzero(np.abs(off) > max(4 * size, 0.1))
+    return [
+        Outlier(row=int(fit.runs.rows[i]), measured=float(fit.runs.times[i]),
+                predicted=float(predicted[i]))
+        for i in far[np.argsort(-np.abs(off[far]))]
+    ]  # fmt: skip
+
+
 def score(measured: Array, predicted: Array, coverage: float | None = None) -> Score:
     """Return the errors of predictions."""
     safe = np.maximum(predicted, 1e-300)

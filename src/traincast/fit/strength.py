@@ -79,11 +79,9 @@ class Curve:
         if not self.sparse or len(self.grid) == 1:
             return best
         kept = np.arange(len(self.sizes)) != (-1 if without is None else without)
-        # Errors of folds differ together from λ to λ: what counts is how their difference varies.
-        gap = self.errors[kept] - self.errors[kept][:, [best]]
-        error = gap.std(axis=0, ddof=1) / np.sqrt(kept.sum()) if kept.sum() > 1 else gap[0] * 0
-        floor = 1e-6 + 1e-3 * mean[best]
-        return int(np.flatnonzero(mean - mean[best] <= error + floor).max())
+        column = self.errors[kept, best]
+        error = column.std(ddof=1) / np.sqrt(len(column)) if len(column) > 1 else 0.0
+        return int(np.flatnonzero(mean <= mean[best] + error + 1e-6).max())
 
     def held_out(self) -> Array:
         """Return times (N): each fold by the λ that did best on the other folds."""
