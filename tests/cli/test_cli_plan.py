@@ -14,7 +14,7 @@ def test_a_table_of_folded_layers_and_its_rivals(cli: Cli) -> None:
     assert result.status == 0
     for part in (
         "features.0 … features.30", "13 conv, 5 pool", "sample 4", "channel 4", "layer-wise",
-        "hybrid", "uniform", "of gradient traffic a step", "Next best:", "proven",
+        "hybrid", "uniform", "of gradient traffic a step", "Next best, with no other strategy between them (proven):",
     ):  # fmt: skip
         assert part in result.out
 

@@ -127,3 +127,20 @@ def test_messages_bound_a_large_graph_well() -> None:
     assert exact.exact
     assert not bounded.exact
     assert 0.9 * exact.cost <= bounded.bound <= exact.cost <= bounded.cost <= 1.1 * exact.cost
+
+
+def test_a_dense_graph_too_large_for_tables_is_bounded() -> None:
+    """All pairs of nine nodes, with tables of at most 4,000 entries; 262,144 choices by numpy."""
+    rng = np.random.default_rng(8)
+    nodes = [rng.random(4) for _ in range(9)]
+    edges = {p: rng.random((4, 4)) for p in itertools.combinations(range(9), 2)}
+    totals = np.zeros((4,) * 9)
+    for i, costs in enumerate(nodes):
+        totals += costs.reshape([4 if n == i else 1 for n in range(9)])
+    for (i, j), table in edges.items():
+        totals += table.reshape([4 if n in (i, j) else 1 for n in range(9)])
+    found = solve(nodes, edges, cap=4000)
+    assert not found.exact
+    assert 0 < found.bound <= totals.min() <= found.cost <= 1.1 * totals.min()
+    assert totals[found.choice] == pytest.approx(found.cost)
+    assert solve(nodes, edges).cost == pytest.approx(totals.min())

@@ -22,6 +22,10 @@ _WHAT = {
     "hybrid": "dense layers by channel, the rest by sample",
     "uniform": "one split for all layers, the best",
 }
+_NEXT = {
+    True: "Next best, with no other strategy between them (proven):",
+    False: "Next best found, perhaps not all of them:",
+}
 
 
 class Block(NamedTuple):
@@ -81,6 +85,7 @@ def plan_dict(plan: Plan, strategy: Strategy) -> dict[str, Any]:
         "bound_ms": plan.bound_s * 1e3,
         "search_s": plan.search_s,
         "reasons": reasons(plan),
+        "others_proven": plan.ranked,
         "others": [{"step_ms": o.step_s * 1e3, "changes": changes(plan, o)} for o in plan.others],
         "notes": list(plan.notes),
     }
@@ -178,10 +183,12 @@ def plan_table(title: str, plan: Plan, batch: int, notes: Sequence[str] = ()) ->
     if why:
         parts += [Text("Beside data parallelism:"), *(Text(f"  {line}") for line in why), Text("")]
     if plan.others:
-        parts.append(Text("Next best:"))
+        parts.append(Text(_NEXT[plan.ranked]))
         for o in plan.others:
-            differs = "; ".join(changes(plan, o)[:3])
-            parts.append(Text(f"  {format_seconds(o.step_s, 5)}  {differs}"))
+            differs = changes(plan, o)
+            more = f"; and {len(differs) - 3} more" if differs[3:] else ""
+            text = f"  {format_seconds(o.step_s, 5)}  {'; '.join(differs[:3])}{more}"
+            parts.append(Text(text))
         parts.append(Text(""))
     parts += [Text(line, style="dim") for line in (proof_line(plan), *plan.notes, *notes)]
     return Group(*parts)

@@ -58,27 +58,33 @@ def _walk(
 ) -> Iterator[tuple[float, tuple[int, ...]]]:
     place = {step.node: depth for depth, step in enumerate(steps)}
     limit = slack + 1e-12 * abs(slack) if np.isfinite(slack) else np.inf
-    heap: list[tuple[float, int, tuple[int, ...]]] = [(0.0, 0, ())]
-    least, pushed = np.nan, 0
+    # Excess, a number for ties, and a choice that differs from an earlier one from a depth on.
+    heap: list[tuple[float, int, tuple[int, ...], int, int]] = []
+    chosen: list[int] = []
+    excess, least, pushed = 0.0, np.nan, 0
     for left in range(most, 0, -1):
-        if not heap:
-            return
-        excess, _, chosen = heapq.heappop(heap)
-        for step in steps[len(chosen) :]:
-            above = _excess(step, chosen, place)
+        beside: list[tuple[float, int, int]] = []
+        for depth in range(len(chosen), len(steps)):
+            above = _excess(steps[depth], chosen, place)
             best = int(above.argmin())
-            for c in np.flatnonzero(excess + above <= limit):
-                if c != best:
-                    pushed += 1
-                    heapq.heappush(heap, (excess + float(above[c]), pushed, (*chosen, int(c))))
-            chosen = (*chosen, best)
+            near = np.flatnonzero(above <= limit - excess).tolist()
+            beside += [(excess + float(above[c]), depth, c) for c in near if c != best]
+            chosen.append(best)
+        whole = tuple(chosen)
+        for value, depth, c in heapq.nsmallest(left, beside):
+            pushed += 1
+            heapq.heappush(heap, (value, pushed, whole, depth, c))
         if len(heap) >= left:
             heap = heapq.nsmallest(left, heap)  # sorted, and so a heap
             limit = min(limit, heap[-1][0])
-        choice = tuple(int(kept[n][chosen[place[n]]]) for n in range(len(nodes)))
+        choice = tuple(int(kept[n][whole[place[n]]]) for n in range(len(nodes)))
         if np.isnan(least):
             least = total_cost(nodes, edges, choice)
         yield least + excess, choice
+        if not heap:
+            return
+        excess, _, whole, depth, c = heapq.heappop(heap)
+        chosen = [*whole[:depth], c]
 
 
 def _excess(step: Step, chosen: Sequence[int], place: Mapping[int, int]) -> Floats:
