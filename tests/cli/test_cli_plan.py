@@ -14,7 +14,8 @@ def test_a_table_of_folded_layers_and_its_rivals(cli: Cli) -> None:
     assert result.status == 0
     for part in (
         "features.0 … features.30", "13 conv, 5 pool", "sample 4", "channel 4", "layer-wise",
-        "hybrid", "uniform", "of gradient traffic a step", "Next best, with no other strategy between them (proven):",
+        "hybrid", "uniform", "of gradient traffic a step",
+        "Next best, with no other strategy between them (proven):",
     ):  # fmt: skip
         assert part in result.out
 
@@ -29,6 +30,14 @@ def test_json_has_its_keys(cli: Cli) -> None:
     assert data["optimal"] is True
     assert data["bound_ms"] <= data["strategies"]["layer-wise"]["step_ms"] * (1 + 1e-9)
     assert data["search_s"] > 0
+
+
+def test_one_parameter_server_puts_the_last_block_on_fewer_devices(cli: Cli) -> None:
+    data = cli(*ARGS, "--objective", "published", "--server-bandwidth", "2GB/s", "--json").data
+    split = {layer["name"]: layer["degrees"] for layer in data["layers"]}
+    assert split["features.0"] == {"sample": 4}
+    assert split["features.28"] == {"channel": 2}
+    assert split["classifier.0"] == {"channel": 4}
 
 
 def test_a_saved_plan_is_read_back(cli: Cli, tmp_path: Path) -> None:
@@ -60,6 +69,9 @@ def test_what_cannot_be(cli: Cli, tmp_path: Path) -> None:
     cli(*ARGS, "--fix", "nothing:channel=2").refused("unknown layer 'nothing'")
     cli(*ARGS, "--fix", "classifier.3:rows=2").refused("unknown dim 'rows'")
     cli(*ARGS, "--max-memory", "lots").refused("lots")
+    cli(*ARGS, "--server-bandwidth", "2").refused("'2' has no unit", "bytes/s")
+    cli(*ARGS, "--server-bandwidth", "0GB/s").refused("above zero")
+    cli(*ARGS, "--server-bandwidth", "2GB/s").refused("for the scheme server, not auto")
     cli(*ARGS, "--estimator", "paleo").refused("prices whole layers", "roofline")
     cli("plan", "vgg16", "--cluster", "128x8xh100").refused("1024 devices", "64")
     cli(*ARGS, "-o", str(tmp_path / "no" / "plan.json")).refused("there is no folder")

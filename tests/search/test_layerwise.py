@@ -4,8 +4,10 @@ Z. Jia, S. Lin, C. R. Qi, A. Aiken, "Exploring Hidden Dimensions in Parallelizin
 Neural Networks", ICML 2018: figure 8 (GiB moved in a step), table 5 (a strategy), section 5.
 """
 
+import sys
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -21,44 +23,15 @@ from traincast.search.layerwise import BASELINES, Plan, make_plan
 from traincast.simulate.layerwise import Setting, build_tables, evaluate
 from traincast.simulate.step import Plan as Step
 
-CLUSTERS = {2: "1x2xp100", 4: "1x4xp100", 8: "2x4xp100", 16: "4x4xp100"}
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from plan_published import CLUSTERS, SERVER, VOLUME, faster_rows, network, setting_of
+
 NETS = ("alexnet", "vgg16", "inception_v3")
-MOVED = {
-    ("vgg16", "data"): (2.056, 4.112, 8.225, 16.451),
-    ("vgg16", "hybrid"): (0.238, 0.541, 1.336, 3.688),
-    ("inception_v3", "data"): (0.354, 0.709, 1.418, 2.837),
-    ("inception_v3", "hybrid"): (0.326, 0.656, 1.328, 2.718),
-}
 
 
 @cache
 def graph_of(name: str) -> Graph:
-    """Return a network as published: Inception-v3 without its second classifier."""
-    graph = resolve(name)
-    if name != "inception_v3":
-        return graph
-    loss = next(op for op in graph.ops if op.kind == "cross_entropy")
-    needed = {loss.outputs[0]}
-    ops = []
-    for op in reversed(graph.ops):
-        if needed & set(op.outputs):
-            needed.update(op.inputs)
-            ops.append(op)
-    used = needed | {name for op in ops for name in op.outputs}
-    tensors = {name: t for name, t in graph.tensors.items() if name in used}
-    return replace(graph, ops=tuple(reversed(ops)), tensors=tensors, loss=loss.outputs[0])
-
-
-def setting_of(shape: str, objective: str = "published", batch: int = 32) -> Setting:
-    cluster = load_cluster(shape)
-    return Setting(
-        cluster=cluster,
-        estimator=estimator_for("auto", cluster.device),
-        precision=precision_named("fp32"),
-        plan=Step(batch=batch * cluster.devices, seq=0, optimizer=optimizer_named("momentum")),
-        objective=objective,
-        scheme="server" if objective == "published" else "auto",
-    )
+    return network(name)
 
 
 @cache
@@ -66,11 +39,37 @@ def plan_of(name: str, devices: int, objective: str = "published") -> Plan:
     return make_plan(graph_of(name), setting_of(CLUSTERS[devices], objective))
 
 
-@pytest.mark.parametrize(("name", "strategy"), MOVED)
-def test_volumes_of_data_and_hybrid_parallelism(name: str, strategy: str) -> None:
-    for devices, published in zip(CLUSTERS, MOVED[name, strategy], strict=True):
+@pytest.mark.parametrize(
+    ("name", "strategy", "error"),
+    [
+        ("alexnet", "data", 0.005),
+        ("vgg16", "data", 0.005),
+        ("inception_v3", "data", 0.005),
+        ("vgg16", "hybrid", 0.015),
+        ("inception_v3", "hybrid", 0.005),
+    ],
+)
+def test_volumes_of_data_and_hybrid_parallelism(name: str, strategy: str, error: float) -> None:
+    """Figure 8; the published hybrid of AlexNet fits no formula from four devices on."""
+    for devices, published in zip(CLUSTERS, VOLUME[name, strategy], strict=True):
         moved = plan_of(name, devices).baselines[strategy].communication_bytes / 2**30
-        assert moved == pytest.approx(published, rel=0.02)
+        assert moved == pytest.approx(published, rel=error)
+
+
+def test_the_published_parameter_server() -> None:
+    """Figure 3: the gradients of Inception-v3's last layer, milliseconds on 2 to 16 devices."""
+    for shape, published in zip(CLUSTERS.values(), (16.4, 32.8, 65.5, 131.0), strict=True):
+        setting = replace(setting_of(shape), server_bandwidth=SERVER)
+        tables = build_tables(graph_of("inception_v3"), setting)
+        index = next(i for i, x in enumerate(tables.network.layers) if x.name == "fc")
+        by_sample = tables.configs[index].nearest({"sample": setting.cluster.devices})
+        assert tables.sync[index][by_sample] * 1e3 == pytest.approx(published, rel=0.005)
+
+
+def test_a_server_has_a_bandwidth_only_as_a_server() -> None:
+    setting = replace(setting_of("1x2xp100"), scheme="ring", server_bandwidth=SERVER)
+    with pytest.raises(InvalidValueError, match="for the scheme server, not ring"):
+        build_tables(graph_of("alexnet"), setting)
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -98,15 +97,48 @@ def test_the_plan_of_vgg16_on_four_devices() -> None:
     assert split["classifier.6"].parts <= 4
 
 
+def test_the_plan_of_vgg16_with_the_published_parameter_server() -> None:
+    """Table 5: samples early, fewer devices in the last block, dense layers 4, 4 and 2 channels.
+
+    The paper has four devices with height 2 and width 2 in the last block; its text says "on fewer
+    devices and split in height and width".
+    """
+    setting = replace(setting_of("1x4xp100"), server_bandwidth=SERVER)
+    plan = make_plan(graph_of("vgg16"), setting)
+    assert plan.optimal
+    split = {layer.name: layer for layer in plan.layers}
+    for layer in split.values():
+        if layer.op in ("conv", "pool"):
+            at = int(layer.name.split(".")[1])
+            if at <= 16:
+                assert layer.degrees == {"sample": 4}
+            elif at >= 24:
+                assert layer.parts == 2
+    assert split["classifier.0"].degrees == split["classifier.3"].degrees == {"channel": 4}
+    assert split["classifier.6"].degrees == {"channel": 2}
+
+
+def test_rows_of_the_last_block_are_split_if_that_is_as_fast_as_published() -> None:
+    """Figure 1: a convolution takes 18.1 ms split by height, 24.3 ms by sample."""
+    for layer in faster_rows(graph_of("vgg16")).layers:
+        if layer.op in ("conv", "pool"):
+            late = int(layer.name.split(".")[1]) >= 24
+            assert layer.degrees == ({"sample": 2, "height": 2} if late else {"sample": 4})
+
+
 def test_order_of_strategies_on_sixteen_devices() -> None:
     """Published: layer-wise, then hybrid, then data; model last for the two large networks."""
-    for name in ("alexnet", "vgg16"):
+    for name in NETS:
         plan = plan_of(name, 16)
         hybrid, data = plan.baselines["hybrid"], plan.baselines["data"]
-        assert plan.best.step_s < hybrid.step_s < data.step_s
+        assert plan.best.step_s < min(hybrid.step_s, data.step_s)
+        # By ours hybrid is 2 % slower than data for Inception-v3, by measurement 3 % faster.
+        assert hybrid.step_s < data.step_s * (1.05 if name == "inception_v3" else 1.0)
     for name in ("vgg16", "inception_v3"):
         plan = plan_of(name, 16)
         assert max(plan.baselines, key=lambda k: plan.baselines[k].step_s) == "model"
+    few, many = (plan_of("inception_v3", n).baselines["model"] for n in (4, 16))
+    assert 16 * 32 / many.step_s < 4 * 32 / few.step_s
 
 
 @pytest.mark.parametrize("name", [*NETS, "resnet50", "unet"])
@@ -140,6 +172,27 @@ def test_splits_of_space_do_not_spare_synchronisation() -> None:
     half = synced[configs.nearest({"sample": 2, "channel": 2})]
     # Half the weights on each device, each on two instead of four.
     assert half == by["sample"] / 2
+    assert synced[configs.nearest({"channel": 4})] == 0
+
+
+def test_what_passes_between_layers_that_are_split_alike() -> None:
+    """Nothing to a pool by channel or sample; all channels to a convolution; halos by height."""
+    tables = build_tables(graph_of("vgg16"), setting_of("1x4xp100"))
+    names = [layer.name for layer in tables.network.layers]
+
+    def moved(source: str, target: str, degrees: dict[str, int]) -> float:
+        u, v = names.index(source), names.index(target)
+        at = (tables.configs[i].nearest(degrees) for i in (u, v))
+        return float(tables.edges[u, v].moved[tuple(at)])
+
+    for dim in ("channel", "sample"):
+        assert moved("features.2", "features.4", {dim: 4}) == 0
+    assert moved("features.0", "features.2", {"sample": 4}) == 0
+    # 128 samples of 64 × 224 × 224: each of four devices lacks three quarters, there and back.
+    whole = 128 * 64 * 224 * 224 * 4
+    assert moved("features.0", "features.2", {"channel": 4}) == 2 * 4 * 0.75 * whole
+    # Three borders between four strips, one row needed on either side of each.
+    assert moved("features.0", "features.2", {"height": 4}) == 2 * 6 * whole / 224
 
 
 def test_data_parallelism_computes_what_one_device_does() -> None:

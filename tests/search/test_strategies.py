@@ -1,17 +1,21 @@
 """The best strategies of small networks, with limits and without, against enumeration."""
 
 import itertools
+import sys
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
-from test_layerwise import setting_of
 
 from traincast.errors import PredictionError
 from traincast.ingest import resolve
 from traincast.search.layerwise import make_plan
 from traincast.search.strategies import Found, Search
 from traincast.simulate.layerwise import Outcome, Tables, build_tables, evaluate
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from plan_published import setting_of
 
 
 @cache
