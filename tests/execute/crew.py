@@ -17,10 +17,9 @@ STEPS = 10
 CLASSES = 6
 
 
-def data_of(build: Any, batch: int, step: int) -> list[torch.Tensor]:
+def data_of(inputs: Any, classes: tuple[int, ...], batch: int, step: int) -> list[torch.Tensor]:
     """Inputs and targets of one step, the same in every process."""
     generator = torch.Generator().manual_seed(1000 + step)
-    _, inputs, classes = build()
     data = [
         torch.randn((batch, *t.shape[1:]), generator=generator)
         if t.is_floating_point()
@@ -31,21 +30,23 @@ def data_of(build: Any, batch: int, step: int) -> list[torch.Tensor]:
     return [*data, torch.randint(0, classes[0], target, generator=generator)]
 
 
-def _module(build: Any) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+def _module(build: Any) -> tuple[nn.Module, tuple[torch.Tensor, ...], tuple[int, ...]]:
     torch.manual_seed(0)
-    module, inputs, _ = build()
-    return module.train(), inputs
+    module, inputs, classes = build()
+    return module.train(), inputs, classes
 
 
 @contextlib.contextmanager
 def precision(dtype: torch.dtype) -> Iterator[None]:
-    """Everything that is built inside has elements of this type."""
-    before = torch.get_default_dtype()
+    """Everything that is built inside has elements of this type; it runs in one thread."""
+    before, threads = torch.get_default_dtype(), torch.get_num_threads()
     torch.set_default_dtype(dtype)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_default_dtype(before)
+        torch.set_num_threads(threads)
 
 
 def single(
@@ -54,9 +55,9 @@ def single(
     """Losses and weights after the steps in one process."""
     from traincast.execute.single import Single
 
-    module, inputs = _module(build)
+    module, inputs, classes = _module(build)
     run = Single(module, (inputs, {}), optimizer=optimizer, lr=lr)
-    losses = [run.step(data_of(build, batch, s)) for s in range(STEPS)]
+    losses = [run.step(data_of(inputs, classes, batch, s)) for s in range(STEPS)]
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return losses, {k: v.detach() for k, v in named.items()}
 
@@ -66,13 +67,13 @@ def split(build: Any, strategy: Strategy, optimizer: str, lr: float, rank: int, 
     from traincast.execute.engine import Engine
     from traincast.execute.wire import Wire
 
-    module, inputs = _module(build)
+    module, inputs, classes = _module(build)
     wire = Wire(rank, world)
     engine = Engine(module, strategy, (inputs, {}), wire, optimizer=optimizer, lr=lr)
     low, high = engine.samples or (0, 0)
     losses = []
     for step in range(STEPS):
-        whole = data_of(build, strategy.batch, step)
+        whole = data_of(inputs, classes, strategy.batch, step)
         losses.append(engine.step([t[low:high] for t in whole]))
     held = {n: tuple(p.shape) for n, p in module.named_parameters()}
     return losses, engine.state(), held, (wire.sent, wire.summed)

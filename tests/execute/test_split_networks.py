@@ -41,10 +41,15 @@ def vision(name: str, **options: Any) -> nn.Module:
 
 def alexnet() -> Any:
     """AlexNet on small images, with 48 features in place of 4,096 in its dense layers."""
-    module = vision("alexnet", num_classes=6)
-    dense = [nn.Linear(9216, 48), nn.Linear(48, 48), nn.Linear(48, 6)]
+    with torch.device("meta"):
+        module = vision("alexnet", num_classes=6)
+        dense = [nn.Linear(9216, 48), nn.Linear(48, 48), nn.Linear(48, 6)]
     for place, layer in zip((1, 4, 6), dense, strict=True):
         module.classifier[place] = layer
+    module.to_empty(device="cpu")
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d | nn.Linear):
+            part.reset_parameters()
     return module, (torch.zeros(1, 3, 63, 63),), (6,)
 
 

@@ -11,14 +11,13 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from traincast.errors import InvalidValueError
 from traincast.execute import rules as _rules  # noqa: F401  registers them
+from traincast.execute.gradients import Gradients
 from traincast.execute.layout import Boxes, Range, hull, whole
 from traincast.execute.session import Session
 from traincast.execute.wire import Wire
 from traincast.parallel.strategy import Strategy
 
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
-_BUCKET = 25 << 20
-"""Bytes of gradients that are summed together."""
 _ONE_HEAD, _MORE_HEADS = 0.4, 0.3
 """Weight of an auxiliary head's loss: of one (Inception v3), of each of several (GoogLeNet)."""
 
@@ -107,6 +106,8 @@ class Engine:
         held = [p for n, p in module.named_parameters() if blank.held[n][wire.rank] is not None]
         trained = [p for p in held if p.requires_grad]
         self.optimizer = optimizer_of(optimizer, trained or [torch.zeros(0)], lr)
+        named = list(module.named_parameters()) if wire.connected else []
+        self.gradients = Gradients(named, self.session.sharers, wire)
 
     def _share_samples(self) -> None:
         """Let every process load one range of samples, for all inputs alike."""
@@ -154,32 +155,14 @@ class Engine:
         `data` holds the samples `self.samples` of every input, and of the targets behind them.
         """
         self.optimizer.zero_grad(set_to_none=True)
+        self.gradients.begin()
         with self.session.watching():
             loss = self._forward(self.session, self.module, data)
         torch.autograd.backward([loss.local], [torch.ones_like(loss.local)])
-        self._sum_gradients()
+        self.gradients.finish()
         self.optimizer.step()
         self.session.step += 1
         return float(loss.local.detach()) if self.session.wire.rank == 0 else None
-
-    def _sum_gradients(self) -> None:
-        """Add up the gradients of slices that several processes hold."""
-        buckets: dict[tuple[int, ...], list[torch.nn.Parameter]] = {}
-        for name, parameter in self.module.named_parameters():
-            ranks = self.session.sharers(name)
-            if len(ranks) > 1 and parameter.requires_grad:
-                buckets.setdefault(ranks, []).append(parameter)
-        for ranks in sorted(buckets):
-            for group in _filled(buckets[ranks]):
-                for p in group:
-                    p.grad = torch.zeros_like(p) if p.grad is None else p.grad
-                flat = torch.cat([p.grad.reshape(-1) for p in group if p.grad is not None])
-                self.session.wire.all_sum(flat, ranks)
-                at = 0
-                for p in group:
-                    assert p.grad is not None
-                    p.grad.copy_(flat[at : at + p.numel()].view_as(p))
-                    at += p.numel()
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return all weights whole, on device 0; empty on the others."""
@@ -196,16 +179,3 @@ class Engine:
             if wire.rank == 0:
                 found[name] = moved
         return found
-
-
-def _filled(parameters: list[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:
-    """Return parameters in groups of about the size of a bucket, one type each."""
-    groups: list[list[torch.nn.Parameter]] = []
-    size, kind = _BUCKET, None
-    for p in parameters:
-        if size >= _BUCKET or p.dtype != kind:
-            groups.append([])
-            size, kind = 0, p.dtype
-        groups[-1].append(p)
-        size += p.numel() * p.element_size()
-    return groups

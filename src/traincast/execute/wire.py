@@ -30,6 +30,7 @@ class Wire:
         self.summed = 0
         """Bytes that it sent to sum gradients and statistics, as a ring all-reduce would."""
         self._groups: dict[tuple[int, ...], Any] = {tuple(range(world)): None}
+        self._apart: dict[tuple[int, ...], Any] = {}
 
     def group(self, ranks: Sequence[int]) -> Any:
         """Return the process group of some ranks; made at once by all processes (`prepare`)."""
@@ -38,15 +39,28 @@ class Wire:
     def prepare(self, sets: Iterable[tuple[int, ...]]) -> None:
         """Make the process groups that a plan needs; every process calls it with the same."""
         for ranks in sorted(set(sets)):
-            if ranks not in self._groups and len(ranks) > 1:
-                self._groups[ranks] = dist.new_group(list(ranks))
+            if len(ranks) > 1:
+                self._apart[ranks] = dist.new_group(list(ranks))
+                if ranks not in self._groups:
+                    self._groups[ranks] = dist.new_group(list(ranks))
 
     def all_sum(self, tensor: torch.Tensor, ranks: Sequence[int]) -> None:
         """Sum a tensor over some ranks, in place."""
         if len(ranks) > 1 and self.connected:
             dist.all_reduce(tensor, group=self.group(ranks))
-            size = tensor.numel() * tensor.element_size()
-            self.summed += 2 * size * (len(ranks) - 1) // len(ranks)
+            self._count(tensor, ranks)
+
+    def start_sum(self, tensor: torch.Tensor, ranks: Sequence[int]) -> Any:
+        """Begin to sum a tensor over some ranks, in place; return what to wait for.
+
+        It goes by a group of its own, so that it may pass other sums of the same ranks.
+        """
+        self._count(tensor, ranks)
+        return dist.all_reduce(tensor, group=self._apart[tuple(ranks)], async_op=True)
+
+    def _count(self, tensor: torch.Tensor, ranks: Sequence[int]) -> None:
+        size = tensor.numel() * tensor.element_size()
+        self.summed += 2 * size * (len(ranks) - 1) // len(ranks)
 
     def all_gather(self, tensor: torch.Tensor, ranks: Sequence[int]) -> list[torch.Tensor]:
         """Return the tensors of some ranks, in their order."""
