@@ -19,7 +19,7 @@ from traincast.fit.generic import GenericForm
 from traincast.fit.loss import PENALTIES, Loss, loss_named
 from traincast.fit.model import LEVEL, Model, canonical
 from traincast.fit.polish import Problem, in_threads, polish
-from traincast.fit.strength import GRID, Curve, Study, cross_validate, refit
+from traincast.fit.strength import GRID, Curve, Study, cross_validate, narrowed
 
 Tell = Callable[[str, float], None]
 """Is given what is being done, and the share of it that is done."""
@@ -136,18 +136,22 @@ def _fit(form: Form, runs: Runs, options: Options, tell: Tell) -> Fit:
         grid = (options.strength,)
     curve = cross_validate(study, folds, grid, form, options.seed)
     strength = curve.grid[curve.chosen()]
-    evolved = _evolve(form, runs, study, strength, options, tell)
+    if study.refits and strength > 0:
+        study, strength_left = narrowed(study, strength, form, options.seed), 0.0
+    else:
+        strength_left = strength
+    evolved = _evolve(form, runs, study, strength_left, options, tell)
     tell("polishing", 0.0)
-    x, values, low, high = _polished(form, study, strength, evolved, count)
+    x, values = _polished(study, strength_left, evolved, count)
     best = int(np.argmin(values))
+    low, high = study.low, study.high
     tell("bootstrap", 0.0)
     weights = bootstrap_weights(count, runs.groups, options.bootstrap, options.seed)
     draws = np.empty((0, x.shape[1]))
     if options.bootstrap:
-        lam = 0.0 if study.refits else strength
         start = np.repeat(x[best][None], len(weights), 0)
-        draws = polish(study.problem, study.batch(start, weights, lam, low, high), 12, near=True)
-        draws = canonical(form, draws)
+        batch = study.batch(start, weights, strength_left)
+        draws = canonical(form, polish(study.problem, batch, 12, near=True))
     out = curve.held_out()
     unit = float(np.median(runs.times))
     spread = _spread(np.log(study.problem.measured / np.maximum(out, 1e-12)))
@@ -197,29 +201,18 @@ def _evolve(
 
 
 def _polished(
-    form: Form, study: Study, strength: float, evolved: list[Evolved], count: int
-) -> tuple[Array, Array, Array, Array]:
-    """Return constants (seeds, P), their losses, and the bounds (P) that the choice left."""
-    ones = np.ones((1, count))
+    study: Study, strength: float, evolved: list[Evolved], count: int
+) -> tuple[Array, Array]:
+    """Return constants (seeds, P) and their losses: the best of each seed's candidates."""
     flat = np.concatenate([e.candidates for e in evolved])
-    x = polish(study.problem, study.batch(flat, ones, strength), 60)
+    x = polish(study.problem, study.batch(flat, np.ones((1, count)), strength), 60)
     cost = study.problem.value(x) / study.problem.scale + strength * study.problem.penalty(x)
     ends = np.cumsum([len(e.candidates) for e in evolved])
     picks = np.array([
         end - len(e.candidates) + int(np.argmin(cost[end - len(e.candidates) : end]))
         for e, end in zip(evolved, ends, strict=True)
     ])  # fmt: skip
-    x, cost = x[picks], cost[picks]
-    low, high = study.low, study.high
-    if study.refits and strength > 0:
-        # What stays is the choice of the best seed, for all: seeds are to be compared.
-        best = int(np.argmin(cost))
-        _, lows, highs = refit(study, x[[best]], ones, form, 1)
-        low, high = lows[0], highs[0]
-        start = np.clip(x, low, high)
-        start = np.where((start == 0) & (high > 0) & (study.high == 0), 0.05, start)
-        x = polish(study.problem, study.batch(start, ones, 0.0, low, high), 60)
-    return x, study.problem.value(x), low, high
+    return x[picks], study.problem.value(x[picks])
 
 
 def _spread(logs: Array) -> tuple[float, float]:

@@ -25,7 +25,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 ELEMENTS = 400_000
 """Numbers of a chunk's derivatives: they stay in the processor's cache."""
-_GIVE_UP = 1e12
+_GIVE_UP = 1e7
+_PASSES = 4
 _ENOUGH = 1e-9
 
 
@@ -157,17 +158,19 @@ def _stage(problem: Problem, batch: Batch, x: Array, smooth: float, iterations: 
     quiet = np.zeros(len(x), int)
     for _ in range(iterations):
         b = batch.rows(left)
-        trial = _step(problem, b, x[left], slope, curve, damping)
+        trial, hoped = _step(problem, b, x[left], slope, curve, damping)
         new_cost, new_slope, new_curve = _local(problem, b, trial, smooth)
         better = new_cost <= cost
         gain = np.where(better, cost - new_cost, 0.0)
-        quiet = np.where(gain <= _ENOUGH * np.abs(cost) + 1e-15, quiet + 1, 0)
+        enough = _ENOUGH * np.abs(cost) + 1e-15
+        quiet = np.where(better & (gain > enough), 0, quiet + better)
+        ended = (quiet >= 2) | ((hoped >= 0) & (hoped <= enough)) | (damping > _GIVE_UP)
         x[left[better]] = trial[better]
         cost = np.where(better, new_cost, cost)
         slope = np.where(better[:, None], new_slope, slope)
         curve = np.where(better[:, None, None], new_curve, curve)
-        damping = np.where(better, np.maximum(damping / 5, 1e-12), damping * 8)
-        go = (quiet < 4) & (damping < _GIVE_UP)
+        damping = np.where(better, np.maximum(damping / 5, 1e-9), damping * 8)
+        go = ~ended
         if not go.any():
             break
         if not go.all():
@@ -195,8 +198,11 @@ def _local(problem: Problem, batch: Batch, x: Array, smooth: float) -> tuple[Arr
 
 def _step(
     problem: Problem, batch: Batch, x: Array, slope: Array, curve: Array, damping: Array
-) -> Array:
-    """Return where a damped Newton step leads inside bounds, not across 0 under an L1 penalty."""
+) -> tuple[Array, Array]:
+    """Return where a damped Newton step leads inside bounds, and what it should gain.
+
+    Under an L1 penalty it does not lead across 0.
+    """
     lam = batch.strength[:, None] * problem.share * problem.penalised
     side = np.where(x != 0, np.sign(x), -np.sign(slope))
     pull = np.where((x == 0) & (np.abs(slope) <= lam), 0.0, slope + lam * side)
@@ -208,9 +214,22 @@ def _step(
     size = np.sqrt(np.maximum(curve[:, at, at], 1e-30))
     matrix = curve / (size[:, :, None] * size[:, None, :])
     matrix[:, at, at] += damping[:, None] + 1e-12
-    free = ~stuck
-    matrix = np.where(free[:, :, None] & free[:, None, :], matrix, 0.0)
-    matrix[:, at, at] += stuck
-    right = np.where(free, -pull / size, 0.0)
-    move = np.linalg.solve(matrix, right[:, :, None])[:, :, 0] / size
-    return np.clip(x + move, low, high)
+    move = np.zeros_like(x)
+    # What a step would push beyond its bound stays there, and the rest is solved for again.
+    for _ in range(_PASSES):
+        free = ~stuck
+        fixed = np.matmul(matrix, (move * size)[:, :, None])[:, :, 0]
+        right = np.where(free, -pull / size - fixed, 0.0)
+        part = np.where(free[:, :, None] & free[:, None, :], matrix, 0.0)
+        part[:, at, at] += stuck
+        solved = np.linalg.solve(part, right[:, :, None])[:, :, 0] / size
+        whole = np.where(free, solved, move)
+        beyond = free & ((x + whole < low) | (x + whole > high))
+        if not beyond.any():
+            break
+        move = np.where(beyond, np.clip(x + whole, low, high) - x, move)
+        stuck = stuck | beyond
+    found = np.clip(x + whole, low, high)
+    move = found - x
+    bent = np.matmul(curve, move[:, :, None])[:, :, 0]
+    return found, -((pull + bent / 2) * move).sum(axis=1)

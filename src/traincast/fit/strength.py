@@ -2,14 +2,15 @@
 
 λ is chosen over a logarithmic grid that includes 0. An L1 or elastic penalty is used to choose what
 stays: whatever it sets to 0 is locked there and the rest is fitted again without a penalty, since
-the penalty would pull the constants away from what they are. Its λ is the strongest whose held-out
-error is within one standard error of the best. An L2 penalty sets nothing to 0; its constants stay
-as they are, and its λ is the best one.
+the penalty would pull the constants away from what they are. Its λ is half-way between the best one
+and the strongest whose held-out error is within one standard error of it: stronger than the best,
+which may keep a factor by chance, and not on the edge of losing one that matters. An L2 penalty
+sets nothing to 0; its constants stay as they are, and its λ is the best one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,9 @@ from traincast.fit.generic import GenericForm
 from traincast.fit.polish import Batch, Problem, coefficients, polish
 
 GRID = (0.0, *(10.0**e for e in np.arange(-3, 0.1, 0.5)))
-_STARTS, _TRIED = 3, 48
-_NO_COEFFICIENT, _NO_POWER = 1e-4, 1e-3
+_STARTS, _TRIED = 3, 64
+_NO_PART, _NO_POWER = 2e-3, 1e-3
+"""Share of the time, and exponent, below which a penalised constant is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,7 @@ class Curve:
     folds: NDArray[np.int64]
     """The fold of every run (N)."""
     sparse: bool
-    """Whether the strongest λ within one standard error is chosen."""
+    """Whether a stronger λ than the best is chosen."""
 
     def mean(self, without: int | None = None) -> Array:
         """Return the mean held-out error by λ, perhaps without a fold."""
@@ -75,13 +77,15 @@ class Curve:
     def chosen(self, without: int | None = None) -> int:
         """Return the place of the λ chosen."""
         mean = self.mean(without)
-        best = int(np.argmin(mean))
+        # Fits that keep the same factors are equal but for rounding: the weakest λ of them.
+        best = int(np.flatnonzero(mean <= 1.001 * mean.min() + 1e-9).min())
         if not self.sparse or len(self.grid) == 1:
             return best
         kept = np.arange(len(self.sizes)) != (-1 if without is None else without)
         column = self.errors[kept, best]
         error = column.std(ddof=1) / np.sqrt(len(column)) if len(column) > 1 else 0.0
-        return int(np.flatnonzero(mean <= mean[best] + error + 1e-6).max())
+        strongest = int(np.flatnonzero(mean <= mean[best] + error + 1e-6).max())
+        return (best + strongest + 1) // 2
 
     def held_out(self) -> Array:
         """Return times (N): each fold by the λ that did best on the other folds."""
@@ -97,8 +101,9 @@ def locked(study: Study, x: Array, form: object) -> tuple[Array, Array]:
     """
     low = np.repeat(study.low[None], len(x), 0)
     high = np.repeat(study.high[None], len(x), 0)
-    power = np.array([not c.linear for c in study.constants])
-    at_zero = np.abs(x) <= np.where(power, _NO_POWER, _NO_COEFFICIENT)
+    split = study.problem.split
+    at_zero = np.abs(x) <= _NO_POWER
+    at_zero[:, split:] = _parts(study.problem, x) <= _NO_PART
     at_zero &= study.problem.penalised.astype(bool)
     low, high = np.where(at_zero, 0.0, low), np.where(at_zero, 0.0, high)
     if not isinstance(form, GenericForm):
@@ -122,6 +127,17 @@ def locked(study: Study, x: Array, form: object) -> tuple[Array, Array]:
     return low, high
 
 
+def _parts(problem: Problem, x: Array) -> Array:
+    """Return what share of the time each linear constant makes (R, M), of runs that have it."""
+    found = []
+    for row in x:  # one at a time: the arrays of many would not fit into memory
+        design = problem.bound.design(row[None, : problem.split])[0]
+        times = np.maximum(problem.bound.times(row[None])[0], 1e-9)
+        there = np.maximum((design != 0).sum(axis=1), 1)
+        found.append(row[problem.split :] * (design / times).sum(axis=1) / there)
+    return np.array(found)
+
+
 def refit(study: Study, x: Array, weights: Array, form: object, iterations: int = 30
           ) -> tuple[Array, Array, Array]:  # fmt: skip
     """Fit again without a penalty what penalised fits x (R, P) left in; return x and bounds."""
@@ -131,6 +147,14 @@ def refit(study: Study, x: Array, weights: Array, form: object, iterations: int 
     for i in base:
         start[:, i] = np.where((start[:, i] == 0) & (high[:, i] > 0), 0.05, start[:, i])
     return polish(study.problem, study.batch(start, weights, 0.0, low, high), iterations), low, high
+
+
+def narrowed(study: Study, strength: float, form: object, seed: int) -> Study:
+    """Return the study with what a penalised fit to all runs sets to 0 locked there."""
+    ones = np.ones((1, len(study.problem.measured)))
+    x = polish(study.problem, study.batch(_unpenalised(study, ones, seed), ones, strength), 40)
+    low, high = locked(study, x, form)
+    return replace(study, low=low[0], high=high[0])
 
 
 def neutral_starts(study: Study, weights: Array, seed: int) -> Array:
@@ -152,18 +176,24 @@ def neutral_starts(study: Study, weights: Array, seed: int) -> Array:
     return np.array(found)
 
 
+def _unpenalised(study: Study, weights: Array, seed: int) -> Array:
+    """Return the best fit without a penalty for each set of weights (K, N), from neutral starts."""
+    starts = neutral_starts(study, weights, seed)
+    flat = starts.reshape(-1, starts.shape[-1])
+    each = np.repeat(weights, starts.shape[1], 0)
+    free = polish(study.problem, study.batch(flat, each, 0.0), 20)
+    values = study.problem.value(free, each).reshape(len(weights), -1)
+    found: Array = free.reshape(starts.shape)[np.arange(len(weights)), values.argmin(axis=1)]
+    return found
+
+
 def cross_validate(
     study: Study, folds: NDArray[np.int64], grid: tuple[float, ...], form: object, seed: int
 ) -> Curve:
     """Return held-out errors by λ; every fold is fitted anew, from neutral starts."""
     many = int(folds.max()) + 1
     weights = (folds[None] != np.arange(many)[:, None]).astype(float)
-    starts = neutral_starts(study, weights, seed)
-    flat = starts.reshape(-1, starts.shape[-1])
-    each = np.repeat(weights, starts.shape[1], 0)
-    free = polish(study.problem, study.batch(flat, each, 0.0), 20)
-    values = study.problem.value(free, each).reshape(many, -1)
-    best = free.reshape(starts.shape)[np.arange(many), values.argmin(axis=1)]
+    best = _unpenalised(study, weights, seed)
     strengths = np.tile(np.array(grid), many)
     spread = np.repeat(best, len(grid), 0)
     every = np.repeat(weights, len(grid), 0)

@@ -139,7 +139,9 @@ def _chosen(fit: Fit) -> str:
         return "given"
     if len(fit.curve.grid) == 1:
         return "no regularisation"
-    rule = "the strongest within one standard error of the best" if fit.curve.sparse else "the best"
+    rule = "the best"
+    if fit.curve.sparse:
+        rule = "half-way from the best to the strongest within one standard error of it"
     return f"{rule} in cross-validation ({fit.how})"
 
 

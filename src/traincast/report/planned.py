@@ -109,7 +109,8 @@ def _facts(found: Priced, data: Priced, run: Run) -> RenderableType:
         "Step",
         Text(format_seconds(o.step_s, 4), style="bold green")
         + Text(
-            f"   data parallelism: {format_seconds(data.outcome.step_s, 4)}, {ratio:.3g} times",
+            f"   data parallelism: {format_seconds(data.outcome.step_s, 4)}, "
+            f"{ratio:.3g} times as long",
             style="not bold dim",
         ),
     )
