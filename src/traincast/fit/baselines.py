@@ -64,7 +64,7 @@ def _power_law(_x: Array, lx: Array, y: Array, _new: Array, new: Array, _seed: i
 def _forest(x: Array, _lx: Array, y: Array, new: Array, _new_logs: Array, seed: int) -> Array:
     from sklearn.ensemble import RandomForestRegressor
 
-    found = RandomForestRegressor(n_estimators=200, random_state=seed, n_jobs=1)
+    found = RandomForestRegressor(n_estimators=100, random_state=seed, n_jobs=1)
     return np.asarray(found.fit(x, y).predict(new))
 
 

@@ -23,8 +23,11 @@ from traincast.fit.factors import (
     moves_with,
     number_factor,
 )
-from traincast.fit.roles import guess_time, is_extrinsic, not_a_factor
-from traincast.fit.table import Table, say_rows
+from traincast.fit.roles import guess_time, is_extrinsic, is_workers, not_a_factor
+from traincast.fit.table import Table, missing, say_rows
+
+_GAPS = 0.2
+"""A column with a larger share of empty cells is no factor unless asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +136,9 @@ def _roles(table: Table, time: str, wish: Wish, found: _Found) -> dict[str, Role
             outer.append(name)
         elif wish.intrinsic is None:
             inner.append(name)
+    if wish.extrinsic is None:
+        # Of factors that change together the first is kept: better workers than what they imply.
+        outer.sort(key=lambda name: not is_workers(name))
     guessed = _guessable(table, inner, set(given), wish.categorical, found)
     return {**dict.fromkeys(guessed, "intrinsic"), **dict.fromkeys(outer, "extrinsic")}
 
@@ -153,8 +159,9 @@ def _guessable(
     for name in names:
         cells = table.columns[name]
         why = ""
-        if not any(cell.strip() for cell in cells):
-            why = "is empty"
+        gaps = sum(map(missing, cells))
+        if gaps > _GAPS * len(cells):
+            why = "is empty" if gaps == len(cells) else f"is empty in {gaps} of {len(cells)} rows"
         elif not is_numeric(cells) and name not in categorical:
             _, _, why = level_factor(name, "intrinsic", cells)
         if why and name not in given:

@@ -98,15 +98,27 @@ def stops_paying(model: Model, factor: Factor, point: Mapping[str, Value]) -> fl
     return None if pays[-1] == 199 else float(grid[pays[-1] + 1])
 
 
-def best_count(model: Model, name: str, point: Mapping[str, Value]) -> float | None:
-    """Return the whole number of workers at which the time is least; None if more always help."""
+def best_count(
+    model: Model, name: str, point: Mapping[str, Value]
+) -> tuple[float, tuple[float, float]] | None:
+    """Return the number of workers at which the time is least, with its interval.
+
+    None if more always help, as far as 64 times the most in training.
+    """
     factor = model.factor(name)
     most = int(factor.high * _FAR)
-    counts = np.unique(np.geomspace(1, most, 4000).round())
+    counts = np.unique(np.geomspace(1, most, 1500).round())
     columns = model.columns([point])
     many = {n: np.repeat(v, len(counts)) for n, v in columns.items()} | {name: counts}
     best = int(np.argmin(model.times(many)))
-    return None if best == len(counts) - 1 else float(counts[best])
+    if best == len(counts) - 1:
+        return None
+    interval = (float(counts[best]), float(counts[best]))
+    if len(model.draws):
+        drawn = counts[np.argmin(model.drawn(many), axis=1)]
+        ends = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        interval = (float(ends[0]), float(ends[1]))
+    return float(counts[best]), interval
 
 
 def serial_share(model: Model, point: Mapping[str, Value]) -> float | None:

@@ -174,7 +174,8 @@ def fit_report(fit: Fit, judged: Judgement, far: Sequence[Outlier], guessed: str
             _scores(e.scores),
         ]
     parts += [Text(""), *[Text(s) for s in sentences(fit)]]
-    notes = cautions(fit, far) + list(judged.skipped)
+    gone = {f"{name} {why}: it gets no constant" for name, why in runs.left_out.items()}
+    notes = [n for n in cautions(fit, far) if n not in gone] + list(judged.skipped)
     parts += [Text("")] if notes else []
     parts += [Text(f"Note: {note}", style="yellow") for note in notes]
     for o in far[:_SHOWN]:

@@ -149,8 +149,13 @@ def _most_workers(model: Model, point: dict[str, float | str]) -> list[str]:
         return []  # a product of power laws has no minimum: it cannot say where to stop
     if best is None:
         return [f"More {name} still pay at {factor.high:g}, the most in the runs."]
-    beyond = " (beyond the runs)" if best > factor.high else ""
-    return [f"The time is least at {best:g} {name}{beyond}; from there on more of them cost time."]
+    count, (low, high) = best
+    beyond = ", beyond the runs" if count > factor.high else ""
+    most = f"{high:.0f}" + (" or more" if high >= factor.high * 60 else "")
+    return [
+        f"The time is least at {count:g} {name} (95% interval: {low:.0f} to {most}{beyond}); from "
+        "there on more of them cost time."
+    ]
 
 
 def _irrelevant(model: Model) -> list[str]:
