@@ -44,12 +44,17 @@ OPS: dict[str, Any] = {
     "avg_pool_inside": lambda: nn.AvgPool2d(3, 1, padding=1, count_include_pad=False),
     "avg_pool_ceil": lambda: nn.AvgPool2d(2, 2, ceil_mode=True),
     "adaptive_pool": lambda: nn.AdaptiveAvgPool2d((4, 5)),
+    "adaptive_max_pool": lambda: nn.AdaptiveMaxPool2d(4),
+    "upsample": lambda: nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False),
+    "upsample_nearest": lambda: nn.Upsample((5, 7)),
+    "softmax": lambda: nn.Softmax(1),
     "batch_norm": lambda: nn.BatchNorm2d(4),
     "group_norm": lambda: nn.GroupNorm(2, 4),
     "relu": lambda: nn.ReLU(inplace=True),
 }
 ONE_AXIS = {
     "conv1d": lambda: nn.Conv1d(4, 6, 3, padding=1),
+    "conv1d_groups": lambda: nn.Conv1d(4, 6, 3, stride=2, groups=2),
     "max_pool1d": lambda: nn.MaxPool1d(3, 2),
     "avg_pool1d": lambda: nn.AvgPool1d(3, 2, padding=1),
 }
@@ -174,3 +179,35 @@ class Heads(nn.Module):
 
 def heads() -> Built:
     return Heads(), (torch.zeros(1, 6, 8),), (CLASSES,)
+
+
+class Odd(nn.Module):
+    """Functions without a rule of their own: of one result, of several, of parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+        self.mix = nn.Parameter(torch.randn(8, 8) / 4)
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.einsum("bsi,ij->bsj", self.a(x).flip(1), self.mix)
+        y, (h, _) = self.lstm(y.cumsum(1) + x)
+        return self.head(y[:, ::2].mean(1) + h[0] + torch.stack([x, y], 1).amax([1, 2]))
+
+
+def odd() -> Built:
+    return Odd(), (torch.zeros(1, 6, 8),), (CLASSES,)
+
+
+class Refused(nn.Module):
+    """One function on a dense layer's output, which no process can run alone."""
+
+    def __init__(self, run: Any) -> None:
+        super().__init__()
+        self.a = nn.Linear(8, CLASSES)
+        self.run = run
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.run(self.a(x))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from crew import Crew, assert_same, crew_of
+from crew import Crew, assert_same, crew_of, strategy_of
+from network_cases import alexnet, inception_module, resnet18, transformer_block, vgg_block
 
-from traincast.parallel.strategy import LayerSplit, Strategy
+from traincast.cli import main
+from traincast.parallel.strategy import LayerSplit, Strategy, read_strategy
 
 BATCH = 4
 
@@ -29,48 +32,6 @@ BATCH = 4
 def crew(request: pytest.FixtureRequest) -> Iterator[Crew]:
     with crew_of(request.param) as crew:
         yield crew
-
-
-def vision(name: str, **options: Any) -> nn.Module:
-    from traincast.ingest.pytorch.sources import declare_torchvision_ops
-
-    declare_torchvision_ops()
-    models = pytest.importorskip("torchvision").models
-    return models.get_model(name, weights=None, **options)
-
-
-def alexnet() -> Any:
-    """AlexNet on small images, with 48 features in place of 4,096 in its dense layers."""
-    with torch.device("meta"):
-        module = vision("alexnet", num_classes=6)
-        dense = [nn.Linear(9216, 48), nn.Linear(48, 48), nn.Linear(48, 6)]
-    for place, layer in zip((1, 4, 6), dense, strict=True):
-        module.classifier[place] = layer
-    module.to_empty(device="cpu")
-    for part in module.modules():
-        if isinstance(part, nn.Conv2d | nn.Linear):
-            part.reset_parameters()
-    return module, (torch.zeros(1, 3, 63, 63),), (6,)
-
-
-def resnet18() -> Any:
-    return vision("resnet18", num_classes=6), (torch.zeros(1, 3, 48, 48),), (6,)
-
-
-def inception_module() -> Any:
-    vision("alexnet", num_classes=2)
-    from torchvision.models.inception import InceptionA
-
-    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(224 + 8, 6))
-    return nn.Sequential(InceptionA(4, pool_features=8), head), (torch.zeros(1, 4, 9, 9),), (6,)
-
-
-def vgg_block() -> Any:
-    layers: list[nn.Module] = []
-    for a, b in ((3, 4), (4, 4), (4, 8)):
-        layers += [nn.Conv2d(a, b, 3, padding=1), nn.ReLU(inplace=True)]
-    layers += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8 * 25, 12), nn.ReLU(), nn.Dropout(0.5)]
-    return nn.Sequential(*layers, nn.Linear(12, 6)), (torch.zeros(1, 3, 10, 10),), (6,)
 
 
 AXES = {"sample": 0, "channel": 1, "height": 2, "width": 3}
@@ -103,17 +64,48 @@ def mixed(module: nn.Module, x: torch.Tensor, world: int) -> tuple[LayerSplit, .
     return tuple(found)
 
 
+def assert_trains_as_one(crew: Crew, build: Any, strategy: Strategy) -> list[Any]:
+    deep = build is resnet18
+    dtype, lr = (torch.float64, 5e-4) if deep else (torch.float32, 0.02)
+    return assert_same(crew, build, strategy, dtype=dtype, lr=lr)
+
+
 @pytest.mark.parametrize("build", [alexnet, vgg_block, inception_module, resnet18])
 def test_a_network_under_a_mixed_plan_trains_as_one(crew: Crew, build: Any) -> None:
-    dtype = torch.float64 if build is resnet18 else torch.float32
     module, (x,), _ = build()
     layers = mixed(module, x, crew.world)
-    strategy = Strategy(build.__name__, BATCH, crew.world, layers)
-    answers = assert_same(
-        crew, build, strategy, dtype=dtype, lr=5e-4 if build is resnet18 else 0.02
-    )
+    answers = assert_trains_as_one(crew, build, Strategy(build.__name__, BATCH, crew.world, layers))
     sizes = {sum(torch.Size(s).numel() for s in a[2].values() if s != (0,)) for a in answers}
     assert len(sizes) > 1 or crew.world == 2  # processes hold different slices
+
+
+def test_a_transformer_block_by_head_and_sequence_trains_as_one(crew: Crew) -> None:
+    n, half = crew.world, crew.world // 2
+    layers = {
+        "words": {"sample": 2, "sequence": half}, "norm1": {"sequence": n}, "qkv": {"channel": n},
+        "attn": {"head": 2, "sequence": half}, "proj": {"sample": n}, "norm2": {"sample": n},
+        "up": {"channel": n}, "down": {"channel": 2, "sequence": half}, "head": {"sequence": n},
+        "cross_entropy": {"sample": 2, "sequence": half},
+    }  # fmt: skip
+    strategy = strategy_of(n, BATCH, 12, **layers)
+    answers = assert_trains_as_one(crew, transformer_block, strategy)
+    assert {a[2]["qkv.weight"] for a in answers} == {(48 // n, 16)}
+
+
+NETWORKS = [alexnet, vgg_block, inception_module, resnet18, transformer_block]
+
+
+@pytest.mark.parametrize("build", NETWORKS)
+def test_the_plan_that_is_found_trains_as_one(crew: Crew, build: Any, tmp_path: Path) -> None:
+    """Planned for as many samples as are worth splitting, run with fewer."""
+    reference = f"{Path(__file__).parent}/network_cases.py:plan_{build.__name__}"
+    where = ["--cluster", f"1x{crew.world}xp100", "-p", "fp32", "--optimizer", "sgd"]
+    path = tmp_path / "plan.json"
+    samples = "8" if build is alexnet else "64"
+    assert main(["plan", reference, *where, "-b", samples, "-o", str(path)]) == 0
+    strategy = replace(read_strategy(path), batch=BATCH)
+    assert max(layer.parts for layer in strategy.layers) == crew.world
+    assert_trains_as_one(crew, build, strategy)
 
 
 def test_data_parallelism_is_a_plan_too(crew: Crew) -> None:

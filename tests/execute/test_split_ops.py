@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,23 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent))
 
 from crew import Crew, assert_same, crew_of, strategy_of
-from split_cases import ONE_AXIS, OPS, THREE_AXES, block, branches, dense, heads, image
+from split_cases import (
+    ONE_AXIS,
+    OPS,
+    THREE_AXES,
+    Refused,
+    block,
+    branches,
+    dense,
+    heads,
+    image,
+    odd,
+)
+from torch.nn import functional as F  # noqa: N812
+
+from traincast.errors import InvalidValueError
+from traincast.execute.engine import Engine
+from traincast.execute.wire import Wire
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +59,8 @@ IMAGE = ("sample", "channel", "height", "width")
 def test_an_op_in_two_parts_trains_as_one(two: Crew, op: str, dim: str) -> None:
     if op == "group_norm" and dim in ("height", "width"):
         pytest.skip("a group is normalised over the whole image")
+    if op == "softmax" and dim != "sample":
+        pytest.skip("the planner splits softmax by sample alone")
     assert_same(two, image(op), strategy_of(2, 4, op={dim: 2}))
 
 
@@ -99,6 +118,30 @@ def test_a_transformer_block_in_four_parts(four: Crew) -> None:
         "head": {"channel": 4}, "cross_entropy": {"sample": 4},
     }  # fmt: skip
     assert_same(four, block, strategy_of(4, 4, 6, **layers), "adamw")
+
+
+def test_functions_without_a_rule_run_whole_on_device_0(two: Crew) -> None:
+    strategy = strategy_of(2, 4, a={"channel": 2}, head={"sample": 2})
+    answers = assert_same(two, odd, strategy)
+    assert [a[2]["mix"] for a in answers] == [(8, 8), (0,)]
+    assert [a[2]["lstm.weight_hh_l0"] for a in answers] == [(32, 8), (0,)]
+
+
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        (lambda x: x[x > 0], "torch's getitem cannot be run split over processes, as its result"),
+        (lambda x: x.topk(2), "torch's topk .* it returns other things than tensors of one type"),
+        (lambda x: F.alpha_dropout(x, 0.5, True), "torch's alpha_dropout .* it draws random"),
+        (lambda x: x * (2 if x.sum() > 0 else 1), "branches on values that lie on several"),
+        (lambda x: x * float(x.amax(1).sum()), "the model reads values that lie on several"),
+    ],
+)
+def test_what_cannot_be_run_is_named(run: Any, why: str) -> None:
+    module, x = Refused(run), torch.zeros(1, 8)
+    wire = Wire(0, 2, connected=False)
+    with pytest.raises(InvalidValueError, match=why):
+        Engine(module, strategy_of(2, 4, a={"channel": 2}), ((x,), {}), wire)
 
 
 def test_the_slices_of_a_channel_split_are_all_that_a_process_holds(two: Crew) -> None:

@@ -76,10 +76,14 @@ class Session:
         """What each process holds of a weight; empty while the plan is laid out."""
         self.feeds: dict[str, Boxes] = {}
         """What each process needs of an input."""
+        self.whole_ops: dict[str, str] = {}
+        """Functions that device 0 computes whole, each with the first op that does."""
         self._uses: dict[str, list[Boxes]] = {}
         self._sets: set[tuple[int, ...]] = set()
         self._stack: list[str] = []
         self._taken: set[str] = set()
+        self._loose: set[str] = set()
+        """Modules in which device 0 computes something whole, which the graph may list by parts."""
         self._ran: set[str] = set()
         self._layers = 0
         self._paths = {id(m): path for path, m in self.module.named_modules()}
@@ -138,6 +142,12 @@ class Session:
         axes that a plan can split.
         """
         name = self._name(kind, label)
+        if name in self.layers and self.layers[name].op not in ("", kind):
+            # The graph also lists what the module computes from weights alone, unseen here.
+            inner = f"{self._stack[-1] if self._stack else ''}.{label}"
+            if inner not in self._taken and getattr(self.layers.get(inner), "op", "") == kind:
+                self._taken.add(name)
+                name = inner
         self._taken.add(name)
         split = self.layers.get(name)
         if split is None:
@@ -145,10 +155,19 @@ class Session:
         if split.op and split.op != kind:
             raise InvalidValueError(
                 f"the plan is not one of {self.strategy.model} as it is built here: "
-                f"its layer {name!r} is a {split.op}, the model's is a {kind}; make a new plan"
+                f"its layer {name!r} is a {split.op}, the model's is a {kind}; make a new plan, "
+                "and if that ends here too, the model cannot be run split"
             )
         self.met.add(name)
         return planned(split, shape, dims)
+
+    def entire(self, label: str) -> None:
+        """Note that device 0 computes the next op whole, under the name that a graph gives it."""
+        name = self._name(label, label)
+        self._taken.add(name)
+        self.met.add(name)
+        self.whole_ops.setdefault(label, name)
+        self._loose.add(self._stack[-1] if self._stack else "")
 
     def run(
         self, op: Part, inputs: Sequence[Sharded], layout: Layout, follows: Sharded | None = None
@@ -235,8 +254,7 @@ class Session:
         for name, buffer in self.module.named_buffers():  # a module may count its batches
             buffer.data = before[name]
         # What depends on no input, such as an embedding of positions, every process makes whole.
-        run_plain = self.met | self._ran
-        lost = [x for x in self.strategy.layers if x.name not in run_plain and x.parts > 1]
+        lost = [x for x in self.strategy.layers if x.parts > 1 and not self._has_run(x.name)]
         if lost:
             shown = ", ".join(x.name for x in lost[:3]) + (", …" if len(lost) > 3 else "")
             raise InvalidValueError(
@@ -253,6 +271,11 @@ class Session:
             apart = all(a == b or overlap(a, b) is None for a in boxes for b in boxes if a and b)
             self.held[name] = boxes if apart else everywhere
             self._sets.update(self.sharers(name, rank) for rank in ranks)
+
+    def _has_run(self, name: str) -> bool:
+        """Tell whether an op has been met, or may be in what a module does by other means."""
+        parent = name.rpartition(".")[0]
+        return name in self.met or name in self._ran or parent in self._loose
 
     def sharers(self, name: str, rank: int | None = None) -> tuple[int, ...]:
         """Return the ranks that hold the same slice of a weight as this one."""

@@ -83,22 +83,21 @@ class Sharded(torch.Tensor):  # type: ignore[misc]
         """Run a torch function by its rule."""
         kwargs = dict(kwargs or {})
         if func.__name__ == "__get__":
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args)
+            return _attribute(args[0], func.__self__.__name__, func)
         session = next(v.session for v in _values((args, kwargs)))
         name = getattr(func, "__name__", str(func))
         inplace = bool(kwargs.pop("inplace", False))
         if name.endswith("_") and not name.startswith("_") and name not in RULES:
             name, inplace = name[:-1], True
-            func = getattr(torch, name, None) or getattr(torch.nn.functional, name)
+            func = getattr(torch, name, None) or getattr(torch.nn.functional, name, None) or func
         if name.startswith("__") and name.strip("_") in RULES:
             name = name.strip("_")
-        if name not in RULES:
-            raise InvalidValueError(
-                f"{session.here()}: torch's {name} cannot be run split over processes; "
-                "leave it out of the model, or run the model in one process"
-            )
-        result = RULES[name](session, func, *args, **kwargs)
+        if name in RULES:
+            result = RULES[name](session, func, *args, **kwargs)
+        else:
+            from traincast.execute.rules.entire import run_whole
+
+            result = run_whole(session, name, func, args, kwargs)
         if inplace and is_sharded(args[0]):
             args[0]._become(result)
             return args[0]
@@ -152,9 +151,22 @@ class Sharded(torch.Tensor):  # type: ignore[misc]
         return iter([self[i] for i in range(self.lengths[0])])
 
     def __bool__(self) -> bool:
-        raise InvalidValueError(
-            f"{self.session.here()}: the model branches on values that lie on several processes"
+        raise self._elsewhere("branches on")
+
+    def item(self) -> Any:
+        """Refuse: a process does not know what lies on another."""
+        raise self._elsewhere("reads")
+
+    __float__ = __int__ = __index__ = tolist = numpy = item
+
+    def _elsewhere(self, does: str) -> InvalidValueError:
+        return InvalidValueError(
+            f"{self.session.here()}: the model {does} values that lie on several processes, so it "
+            "cannot be run split"
         )
+
+    def __repr__(self) -> str:
+        return f"Sharded({self.lengths}, {self.dtype}, part {self.boxes[self.session.wire.rank]})"
 
     def __getitem__(self, index: Any) -> Any:
         return RULES["getitem"](self.session, None, self, index)
@@ -207,6 +219,24 @@ class Sharded(torch.Tensor):  # type: ignore[misc]
         for step in self.steps:
             layout = step.push(layout)
         return layout
+
+
+def _attribute(value: Sharded, name: str, get: Any) -> Any:
+    """Return an attribute that is no property of this class."""
+    if name in ("T", "mT"):
+        order = list(range(value.dim()))
+        order = order[::-1] if name == "T" else [*order[:-2], order[-1], order[-2]]
+        return RULES["permute"](value.session, None, value, *order)
+    if name == "data":
+        return RULES["detach"](value.session, torch.detach, value)
+    with torch._C.DisableTorchFunctionSubclass():
+        found = get(value)
+    if isinstance(found, torch.Tensor):
+        raise InvalidValueError(
+            f"{value.session.here()}: a tensor's attribute {name} cannot be had of one that lies "
+            "on several processes"
+        )
+    return found
 
 
 def is_sharded(value: object) -> bool:

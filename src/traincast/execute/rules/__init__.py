@@ -1,7 +1,19 @@
 """How each torch function runs in parts: one rule a function, found by name."""
 
-from traincast.execute.rules import dense, heads, loss, moves, norms, pointwise, transposed, windows
+from traincast.execute.rules import (
+    dense,
+    entire,
+    heads,
+    loss,
+    moves,
+    norms,
+    pointwise,
+    resize,
+    transposed,
+    windows,
+)
 
 __all__ = [
-    "dense", "heads", "loss", "moves", "norms", "pointwise", "transposed", "windows",
+    "dense", "entire", "heads", "loss", "moves", "norms", "pointwise", "resize", "transposed",
+    "windows",
 ]  # fmt: skip

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import torch
 
 from traincast.errors import InvalidValueError
 from traincast.execute.layout import Box, empty
+from traincast.execute.rules.entire import run_whole
 from traincast.execute.session import Part, Session
 from traincast.execute.value import Sharded, is_sharded, rule
 from traincast.execute.views import Expand, Narrow, Permute, Reshape
@@ -132,10 +134,18 @@ def select(session: Session, func: Any, x: Sharded, dim: int, index: int) -> Sha
     return _reshaped(taken, (*x.shape[:axis], *x.shape[axis + 1 :]))
 
 
+def _plain(item: Any) -> bool:
+    return item is None or item is Ellipsis or type(item) is int or (
+        isinstance(item, slice) and item.step in (None, 1)
+    )  # fmt: skip
+
+
 @rule("getitem")
-def getitem(session: Session, func: Any, x: Sharded, index: Any) -> Sharded:
-    """Index by whole numbers, ranges without a step, None and an ellipsis."""
+def getitem(session: Session, func: Any, x: Sharded, index: Any) -> Any:
+    """Index by whole numbers, ranges, None and an ellipsis; by anything else on device 0."""
     items = index if type(index) is tuple else (index,)
+    if not all(map(_plain, items)):
+        return run_whole(session, "getitem", operator.getitem, (x, index), {})
     if Ellipsis in items:
         at = items.index(Ellipsis)
         fill = x.dim() - sum(i is not None for i in items) + 1
@@ -147,16 +157,12 @@ def getitem(session: Session, func: Any, x: Sharded, index: Any) -> Sharded:
             axis += 1
         elif isinstance(item, int):
             x = select(session, None, x, axis, item)
-        elif isinstance(item, slice) and item.step in (None, 1):
+        else:
             low, high, _ = item.indices(x.shape[axis])
             x = narrow(session, None, x, axis, low, max(high - low, 0)) if low else narrow(
                 session, None, x, axis, 0, high
             )  # fmt: skip
             axis += 1
-        else:
-            raise InvalidValueError(
-                f"{session.here()}: an index of type {type(item).__name__} cannot be run split"
-            )
     return x
 
 
@@ -206,6 +212,14 @@ def concat(session: Session, func: Any, tensors: Any, dim: int = 0) -> Sharded:
         compute=compute,
     )
     return session.run(op, values, layout)
+
+
+@rule("stack")
+def stack(session: Session, func: Any, tensors: Any, dim: int = 0) -> Sharded:
+    """Concatenate along a new axis."""
+    axis = dim % (tensors[0].dim() + 1)
+    joined: Sharded = concat(session, func, [t.unsqueeze(axis) for t in tensors], axis)
+    return joined
 
 
 @rule("mean", "sum", "amax")
