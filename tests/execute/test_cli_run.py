@@ -48,6 +48,8 @@ LAYERS = (
     LayerSplit("fc", "linear", {"channel": 2}),
 )
 
+LOSS = '  {"name": "cross_entropy", "op": "cross_entropy", "degrees": {}},'
+
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Path:
@@ -58,12 +60,18 @@ def plan(tmp_path: Path) -> Path:
     return path
 
 
-def children() -> set[int]:
-    found = subprocess.run(
-        ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    return {int(line.split()[0]) for line in found.splitlines() if "spawn_main" in line}
+def workers(parent: int) -> list[str]:
+    """Ids of the processes that train, started by a process."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            state, above = (process / "stat").read_text().rpartition(")")[2].split()[:2]
+            trains = b"spawn_main" in (process / "cmdline").read_bytes()
+        except OSError:  # It has just ended.
+            continue
+        if above == str(parent) and trains and state != "Z":
+            found.append(process.name)
+    return found
 
 
 def test_a_plan_trains_as_one_process_does(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +111,7 @@ def test_a_process_that_fails_ends_all(
     patience = "4" if fate == "sleep" else "120"
     assert main(["run", str(plan), "--timeout", patience]) == 1
     assert said in capsys.readouterr().err
-    assert not children()
+    assert not workers(os.getpid())
 
 
 def test_a_port_in_use_is_named(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +122,7 @@ def test_a_port_in_use_is_named(plan: Path, capsys: pytest.CaptureFixture[str]) 
         assert main(["run", str(plan), "--port", str(port)]) == 2
     said = capsys.readouterr().err
     assert f"port {port} cannot be used (it is in use); choose another with --port" in said
-    assert not children()
+    assert not workers(os.getpid())
 
 
 def test_a_plan_for_more_processes_than_allowed(
@@ -165,28 +173,101 @@ def test_a_folder_of_images(plan: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["check"]["weight"] < 1e-5
 
 
+def test_an_image_that_cannot_be_read_is_named(
+    plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("PIL.Image")
+    (tmp_path / "data" / "cats").mkdir(parents=True)
+    (tmp_path / "data" / "cats" / "torn.png").write_bytes(b"no image")
+    assert main(["run", str(plan), "--data", str(tmp_path / "data")]) == 2
+    assert "torn.png: is no image that can be read" in capsys.readouterr().err
+    assert not workers(os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is not valid JSON: line 1, column 1"),
+        ('{"schema": "traincast-strategy/1"', "is not valid JSON"),
+        ("[]", "is no plan"),
+        ('{"schema": "traincast-strategy/9"}', "is no plan: \"schema\" is 'traincast-strategy/9'"),
+        ('{"schema": "traincast-strategy/1", "model": 3}', '"model" is 3, not of type str'),
+    ],
+)
+def test_a_corrupt_plan(
+    tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "torn.json"
+    path.write_text(text)
+    assert main(["run", str(path)]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_plan_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(tmp_path / "none.json")]) == 2
+    assert "cannot be read: No such file" in " ".join(capsys.readouterr().err.split())
+
+
+def test_fewer_samples_than_parts(
+    plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layers = (LayerSplit("conv", "conv", {"sample": 2}),)
+    plan.write_text(strategy_to_json(Strategy(f"{tmp_path}/net.py:build", 4, 2, layers)))
+    assert main(["run", str(plan), "--batch", "1"]) == 2
+    assert "sample 2 is more than the 1 positions there are" in capsys.readouterr().err
+
+
+def test_another_launcher_with_another_number_of_processes(
+    plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in group.items():
+        monkeypatch.setenv(name, value)
+    assert main(["run", str(plan)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the plan is for 2 devices, torchrun started 3 processes" in said
+
+
+def test_under_torchrun_device_0_prints(plan: Path) -> None:
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+            "-m", "traincast", "run", str(plan), "--steps", "3", "--check", "--json",
+        ],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["check"]["weight"] < 1e-5
+
+
+def test_a_plan_is_predicted_on_the_processes_that_run_it(
+    plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = plan.read_text().replace('"layers": [', '"layers": [\n' + LOSS)
+    plan.write_text(text.replace('"predicted"', '"cluster": "1x2xp100",\n "predicted"'))
+    assert main(["run", str(plan), "--steps", "4", "--calibrate"]) == 0
+    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "here, " in said
+    assert "1.50 ms on 1x2xp100; this ran on" in said
+    assert main(["run", str(plan), "--steps", "4", "--calibrate", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["predicted"]["same_device"] is False
+    here = found["predicted_here"]
+    # What moves is counted by the run, and derived from the graph by the prediction.
+    assert here["communication_bytes"] == pytest.approx(found["communication_bytes"], rel=0.01)
+    assert here["step_ms"] > 0
+    assert here["alone_ms"] > 0
+
+
 def test_an_interrupt_ends_all(plan: Path) -> None:
     environment = {**os.environ, "FATE": "sleep", "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.Popen(
         [sys.executable, "-m", "traincast", "run", str(plan)], env=environment,
         stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-
-    def workers() -> list[str]:
-        """Ids of the processes that train, whose parent is the command."""
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
-                trains = b"spawn_main" in (process / "cmdline").read_bytes()
-            except OSError:  # It has just ended.
-                continue
-            if parent == str(run.pid) and trains:
-                found.append(process.name)
-        return found
-
     until = time.monotonic() + 120
-    while len(started := workers()) < 2 and time.monotonic() < until:
+    while len(started := workers(run.pid)) < 2 and time.monotonic() < until:
         time.sleep(0.1)
     time.sleep(1)
     run.send_signal(signal.SIGINT)

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json as json_text
-import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from traincast.cli.options import above_zero, count, flag, option, rows
-from traincast.errors import InvalidValueError
+from traincast.cli.options import above_zero, count, flag, load_model, option, rows
+from traincast.errors import InvalidValueError, TraincastError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from traincast.execute.job import Job, Outcome
+    from traincast.parallel.strategy import Strategy
+    from traincast.report.executed import Foretold
 
 _TRAIN = Group("Training", sort_key=1)
 _WHERE = Group("Processes", sort_key=2)
@@ -40,6 +39,7 @@ def run(
     processes: Annotated[str | None, option("N", group=_WHERE)] = None,
     port: Annotated[str, option("N", group=_WHERE)] = "0",
     timeout: Annotated[str, option("S", group=_WHERE)] = "300",
+    calibrate: Annotated[bool, flag(group=_SHOW)] = False,
     check: Annotated[bool, flag(group=_SHOW)] = False,
     json: Annotated[bool, flag(group=_SHOW)] = False,
 ) -> None:
@@ -76,6 +76,8 @@ def run(
         Of the loopback interface, by which the processes find each other; 0 takes a free one.
     timeout
         Seconds without a step after which all processes are ended.
+    calibrate
+        Measure each process alone and the links between them first, and predict the plan on them.
     check
         Train the same in one process too, and print the largest difference.
     json
@@ -83,9 +85,10 @@ def run(
     """
     from traincast.execute.job import Job
     from traincast.execute.launch import check_job, join, launch, most_processes, under_torchrun
+    from traincast.report.executed import run_dict, run_panel
     from traincast.report.output import show
 
-    strategy, predicted = _read(plan, count("--batch", batch), count("--image", image))
+    strategy, said = _read(plan, count("--batch", batch), count("--image", image))
     total, first = count("--steps", steps), rows("--warmup", warmup)
     assert total is not None
     most = most_processes() if processes is None else count("--processes", processes)
@@ -97,7 +100,7 @@ def run(
         raise InvalidValueError(f"--warmup {first} leaves none of --steps {total} to time")
     job = Job(
         strategy=strategy, steps=total, warmup=first, optimizer=optimizer.lower(), lr=rate,
-        seed=rows("--seed", seed), backend=backend, data=data, check=check,
+        seed=rows("--seed", seed), backend=backend, data=data, check=check, calibrate=calibrate,
         threads=_threads(strategy.devices),
     )  # fmt: skip
     door = rows("--port", port)
@@ -105,28 +108,65 @@ def run(
         raise InvalidValueError(f"--port {door} is no port; give 0 for a free one, or up to 65535")
     with _progress(f"{strategy.model} in {strategy.devices} processes", total) as tell:
         check_job(job, most)
-        outcome = join(job, tell) if under_torchrun() else launch(
+        outcome = join(job, tell, timeout=patience) if under_torchrun() else launch(
             job, tell, port=door, timeout=patience
         )  # fmt: skip
     if outcome is not None:
-        show(_dict(job, outcome, predicted) if json else _panel(job, outcome, predicted))
+        foretold = _foretold(job, outcome, said)
+        show(run_dict(job, outcome, foretold) if json else run_panel(job, outcome, foretold))
 
 
-def _read(plan: Path, batch: int | None, image: int | None) -> tuple[Any, dict[str, Any]]:
-    """Return the plan's strategy, with other sizes where asked, and what the plan predicts."""
+def _read(plan: Path, batch: int | None, image: int | None) -> tuple[Strategy, dict[str, Any]]:
+    """Return the plan's strategy, with other sizes where asked, and all that its file says."""
     from dataclasses import replace
 
     from traincast.parallel.strategy import read_strategy
 
     strategy = read_strategy(plan)
     data = json_text.loads(plan.read_text(encoding="utf-8"))
-    predicted = data.get("predicted")
     if batch is not None or image is not None:
-        predicted = None
+        data.pop("predicted", None)
         strategy = replace(strategy, batch=batch or strategy.batch, image=image or strategy.image)
-    if not isinstance(predicted, dict):
-        return strategy, {}
-    return strategy, predicted | {"cluster": data.get("cluster")}
+    return strategy, data
+
+
+def _foretold(job: Job, outcome: Outcome, said: dict[str, Any]) -> Foretold:
+    """Return what was predicted of the run: by the plan, and for these very processes."""
+    from traincast.execute.here import device_here, predict_here
+    from traincast.execute.launch import under_torchrun
+    from traincast.hardware import load_cluster
+    from traincast.report.executed import Foretold
+
+    ours, predicted, cluster = device_here(job.backend), said.get("predicted"), said.get("cluster")
+    same = False
+    # Processes that are started here share one CPU; a plan gives each a whole one.
+    apart = job.backend == "nccl" or job.strategy.devices == 1 or under_torchrun()
+    with contextlib.suppress(TraincastError):  # a file written by hand may name any cluster
+        same = apart and isinstance(cluster, str) and load_cluster(cluster).device.name == ours
+    here = None
+    if outcome.probe is not None:
+        strategy = job.strategy
+        graph = load_model(strategy.model, image=strategy.image, seq=strategy.seq or None)
+        here = predict_here(graph, job, outcome.probe)
+    return Foretold(
+        plan=predicted if isinstance(predicted, dict) else {},
+        cluster=cluster if isinstance(cluster, str) else None,
+        same=same,
+        device=_device(job, ours),
+        here=here,
+    )
+
+
+def _device(job: Job, known: str | None) -> str:
+    """Return what the processes run on, for people."""
+    if job.backend == "nccl":
+        import torch
+
+        return known or str(torch.cuda.get_device_name())
+    from traincast.measure.cpu import this_cpu
+
+    threads = "1 thread" if job.threads == 1 else f"{job.threads} threads"
+    return f"{this_cpu().name}, {threads} a process"
 
 
 def _threads(processes: int) -> int:
@@ -154,78 +194,3 @@ def _progress(what: str, total: int) -> Iterator[Callable[[int, float, float], N
             bar.update(task, completed=step + 1, note=note)
 
         yield tell
-
-
-def _dict(job: Job, outcome: Outcome, predicted: dict[str, Any]) -> dict[str, Any]:
-    times = [s * 1e3 for s in outcome.steps_s]
-    found = outcome.check
-    return {
-        "model": job.strategy.model,
-        "devices": job.strategy.devices,
-        "batch": job.strategy.batch,
-        "backend": job.backend,
-        "optimizer": job.optimizer,
-        "losses": list(outcome.losses),
-        "steps": len(times),
-        "step_ms": statistics.median(times),
-        "step_min_ms": min(times),
-        "step_max_ms": max(times),
-        "load_ms": statistics.median(outcome.load_s) * 1e3,
-        "samples_per_s": job.strategy.batch / statistics.median(times) * 1e3,
-        "communication_bytes": outcome.moved_bytes + outcome.summed_bytes,
-        "activation_bytes": outcome.moved_bytes,
-        "gradient_bytes": outcome.summed_bytes,
-        "parameter_bytes": list(outcome.held_bytes),
-        "predicted": predicted or None,
-        "check": None
-        if found is None
-        else {
-            "loss": found.loss,
-            "weight": found.weight,
-            "weight_name": found.name,
-            "weight_relative": found.relative,
-        },
-    }
-
-
-def _panel(job: Job, outcome: Outcome, predicted: dict[str, Any]) -> RenderableType:
-    from rich.panel import Panel
-    from rich.table import Table
-    from rich.text import Text
-
-    from traincast.units import format_bytes, format_seconds
-
-    strategy, times = job.strategy, outcome.steps_s
-    table = Table.grid(padding=(0, 2))
-    middle = statistics.median(times)
-    spread = f"{format_seconds(min(times))} to {format_seconds(max(times))}; {len(times)} timed"
-    split = sum(layer.parts > 1 for layer in strategy.layers)
-    table.add_row(
-        "Plan", f"batch {strategy.batch} · {split} of {len(strategy.layers)} layers split"
-    )
-    table.add_row("Step", f"{format_seconds(middle)}   {spread}")
-    if isinstance(predicted.get("step_ms"), int | float):
-        where = f" on {predicted['cluster']}" if predicted.get("cluster") else ""
-        table.add_row("Predicted", f"{format_seconds(predicted['step_ms'] / 1e3)}{where}")
-    table.add_row("Throughput", f"{strategy.batch / middle:,.4g} samples/s")
-    table.add_row("Loading", f"{format_seconds(statistics.median(outcome.load_s))} a batch")
-    table.add_row("Loss", f"{outcome.losses[0]:.5g} to {outcome.losses[-1]:.5g}")
-    expected = predicted.get("communication_bytes")
-    foretold = f"; predicted {format_bytes(expected)}" if isinstance(expected, int | float) else ""
-    table.add_row(
-        "Sent a step",
-        f"{format_bytes(outcome.moved_bytes + outcome.summed_bytes)}   activations "
-        f"{format_bytes(outcome.moved_bytes)}, gradients {format_bytes(outcome.summed_bytes)}"
-        + foretold,
-    )
-    held = " · ".join(format_bytes(h) for h in outcome.held_bytes)
-    table.add_row("Parameters", f"{held} by process")
-    if outcome.check is not None:
-        c = outcome.check
-        table.add_row(
-            "One process",
-            f"losses within {c.loss:.2g}, weights within {c.weight:.2g} ({c.name}, "
-            f"{c.relative:.1g} of its largest value)",
-        )
-    title = Text(f"{strategy.model} · {strategy.devices} processes over {job.backend}")
-    return Panel(table, title=title, title_align="left", expand=False, padding=(1, 2))

@@ -44,10 +44,11 @@ class Bucket:
         self.flat = torch.cat([g.reshape(-1) for g in grads])
         self.work = wire.start_sum(self.flat, self.ranks)
 
-    def arrive(self) -> None:
+    def arrive(self, wire: Wire) -> None:
         """Wait for the sums and put them where the optimizer finds them."""
         assert self.flat is not None
-        self.work.wait()
+        with wire.waiting():
+            self.work.wait()
         at = 0
         for p in self.parameters:
             p.grad = self.flat[at : at + p.numel()].view_as(p)
@@ -103,4 +104,4 @@ class Gradients:
         while self._left < len(self.buckets):
             self._next()
         for bucket in self.buckets:
-            bucket.arrive()
+            bucket.arrive(self._wire)

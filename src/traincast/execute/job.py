@@ -26,6 +26,8 @@ class Job:
     """Folder of images; None for drawn samples."""
     check: bool = False
     """Whether to train the same in one process too, and compare."""
+    calibrate: bool = False
+    """Whether to measure compute and links first, to predict the plan on these processes."""
     threads: int = 1
     """Threads of each process."""
     root: Path | None = None
@@ -42,8 +44,20 @@ class Check:
     """Largest difference of a parameter or buffer after the last step."""
     name: str
     """Where that is."""
-    relative: float
-    """The same over the largest value of that tensor."""
+    travel: float
+    """How far training has moved that tensor at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What the processes can do, measured before a run."""
+
+    step_s: float
+    """Seconds of one process's step on its share of the batch, all computing side by side."""
+    latency_s: float
+    """Seconds of one message of a sum."""
+    bandwidth: float
+    """Bytes/s that a process sends in a sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,5 +75,8 @@ class Outcome:
     """Sent in a step to sum gradients and statistics, as a ring all-reduce sends."""
     held_bytes: tuple[int, ...]
     """Parameters that each process holds."""
+    waited_s: float = 0.0
+    """Time in a step that a process waits for what others send, mean over processes."""
     check: Check | None = None
+    probe: Probe | None = None
     notes: tuple[str, ...] = field(default=())

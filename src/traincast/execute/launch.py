@@ -60,8 +60,9 @@ def check_job(job: Job, limit: int) -> None:
     lay_out(job)
 
 
-def join(job: Job, tell: Tell) -> Outcome | None:
+def join(job: Job, tell: Tell, *, timeout: float = 300.0) -> Outcome | None:
     """Be one process of a run that torchrun started; device 0 returns the outcome."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import torch.distributed as dist
 
     from traincast.execute.worker import train
@@ -72,9 +73,14 @@ def join(job: Job, tell: Tell) -> Outcome | None:
             f"the plan is for {job.strategy.devices} devices, torchrun started {world} processes; "
             f"use --nproc-per-node so that there are {job.strategy.devices}"
         )
-    dist.init_process_group(job.backend)
+    dist.init_process_group(job.backend, timeout=timedelta(seconds=timeout))
     try:
         return train(job, dist.get_rank(), world, tell)
+    except RuntimeError as error:
+        said = str(error).strip().splitlines()
+        raise PredictionError(
+            f"process {os.environ['RANK']} of {world} failed: {said[0][:300] if said else ''}"
+        ) from error
     finally:
         dist.destroy_process_group()
 

@@ -8,7 +8,9 @@ a process without a part holds an empty tensor that hangs in the graph like a re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,8 +31,21 @@ class Wire:
         """Bytes of activations and their gradients that this process sent."""
         self.summed = 0
         """Bytes that it sent to sum gradients and statistics, as a ring all-reduce would."""
+        self.waited = 0.0
+        """Seconds spent waiting for others, or for what is on its way to them."""
         self._groups: dict[tuple[int, ...], Any] = {tuple(range(world)): None}
         self._apart: dict[tuple[int, ...], Any] = {}
+
+    def counts(self) -> tuple[float, float, float]:
+        """Return bytes moved, bytes summed and seconds waited so far."""
+        return self.sent, self.summed, self.waited
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time until this ends as waiting."""
+        began = time.perf_counter()
+        yield
+        self.waited += time.perf_counter() - began
 
     def group(self, ranks: Sequence[int]) -> Any:
         """Return the process group of some ranks; made at once by all processes (`prepare`)."""
@@ -47,7 +62,8 @@ class Wire:
     def all_sum(self, tensor: torch.Tensor, ranks: Sequence[int]) -> None:
         """Sum a tensor over some ranks, in place."""
         if len(ranks) > 1 and self.connected:
-            dist.all_reduce(tensor, group=self.group(ranks))
+            with self.waiting():
+                dist.all_reduce(tensor, group=self.group(ranks))
             self._count(tensor, ranks)
 
     def start_sum(self, tensor: torch.Tensor, ranks: Sequence[int]) -> Any:
@@ -67,7 +83,8 @@ class Wire:
         if len(ranks) == 1 or not self.connected:
             return [tensor] * len(ranks)
         parts = [torch.empty_like(tensor) for _ in ranks]
-        dist.all_gather(parts, tensor, group=self.group(ranks))
+        with self.waiting():
+            dist.all_gather(parts, tensor, group=self.group(ranks))
         self.summed += tensor.numel() * tensor.element_size() * (len(ranks) - 1)
         return parts
 
@@ -102,8 +119,9 @@ class Wire:
         mine = overlap(own, want)
         if mine is not None and own is not None:
             arriving.append((self.rank, mine, tensor[within(mine, own)]))
-        for work in works:
-            work.wait()
+        with self.waiting():
+            for work in works:
+                work.wait()
         for _, box, part in sorted(arriving, key=lambda a: a[0]):
             assert want is not None
             place = result[within(box, want)]

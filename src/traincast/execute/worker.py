@@ -12,8 +12,9 @@ import torch.distributed as dist
 from traincast.errors import InvalidValueError
 from traincast.execute.data import Drawn, Images, batches, drawn_below
 from traincast.execute.engine import Arguments, Engine
-from traincast.execute.job import Check, Job, Outcome
+from traincast.execute.job import Check, Job, Outcome, Probe
 from traincast.execute.wire import Wire
+from traincast.parallel.strategy import Strategy
 
 Tell = Callable[[int, float, float], None]
 """Told on device 0 after each step: its number, loss and seconds."""
@@ -52,6 +53,7 @@ def train(job: Job, rank: int, world: int, tell: Tell) -> Outcome | None:
     """Train as one of the processes; the group is there. Device 0 returns the outcome."""
     torch.set_num_threads(job.threads)
     device = torch.device("cuda", rank) if job.backend == "nccl" else torch.device("cpu")
+    found = _probe(job, device, world) if job.calibrate else None
     module, arguments = build(job)
     limit = drawn_below(module)
     wire = Wire(rank, world)
@@ -61,7 +63,7 @@ def train(job: Job, rank: int, world: int, tell: Tell) -> Outcome | None:
     )  # fmt: skip
     engine.session.device = device
     dataset = _dataset(job, engine, limit)
-    losses, seconds, loading, sent = [], [], [], (0, 0)
+    losses, seconds, loading, before = [], [], [], (0.0, 0.0, 0.0)
     feed = batches(dataset, job.strategy.batch, engine.samples, job.steps)
     torch.manual_seed(job.seed)  # what a model draws itself is the same in every process
     for step in range(job.steps):
@@ -70,7 +72,7 @@ def train(job: Job, rank: int, world: int, tell: Tell) -> Outcome | None:
         loaded = time.perf_counter()
         dist.barrier()
         if step == job.warmup:
-            sent = (wire.sent, wire.summed)
+            before = wire.counts()
         start = time.perf_counter()
         loss = engine.step(data)
         if device.type == "cuda":
@@ -84,9 +86,8 @@ def train(job: Job, rank: int, world: int, tell: Tell) -> Outcome | None:
     timed = job.steps - job.warmup
     slowest = torch.tensor([seconds[job.warmup :]], device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    traffic = torch.tensor(
-        [wire.sent - sent[0], wire.summed - sent[1]], dtype=torch.float64, device=device
-    )
+    counted = [now - then for now, then in zip(wire.counts(), before, strict=True)]
+    traffic = torch.tensor(counted, dtype=torch.float64, device=device)
     dist.all_reduce(traffic)
     own = sum(
         p.numel() * p.element_size()
@@ -98,10 +99,11 @@ def train(job: Job, rank: int, world: int, tell: Tell) -> Outcome | None:
     state = engine.state() if job.check else {}
     if rank:
         return None
-    moved, summed = (traffic / timed).tolist()
+    moved, summed, waited = (traffic / timed).tolist()
     return Outcome(
         losses=tuple(losses), steps_s=tuple(slowest[0].tolist()), load_s=tuple(loading),
         moved_bytes=moved, summed_bytes=summed, held_bytes=tuple(int(h) for h in held),
+        waited_s=waited / world, probe=found, notes=_notes(engine),
         check=_check(job, dataset, losses, state) if job.check else None,
     )  # fmt: skip
 
@@ -117,21 +119,47 @@ def _dataset(job: Job, engine: Engine, limit: int) -> Any:
     return Images(job.data, tuple(inputs[0].shape[1:]), loss.classes)
 
 
+def _probe(job: Job, device: torch.device, world: int) -> Probe:
+    """Measure what a process can do on its share of the batch."""
+    from traincast.execute.here import probe
+
+    module, arguments = build(job)
+    limit, share = drawn_below(module), max(1, job.strategy.batch // world)
+    blank = Wire(0, 1, connected=False)
+    plan = Strategy(job.strategy.model, share, 1, (), job.strategy.seq, job.strategy.image)
+    engine = Engine(module, plan, arguments, blank, optimizer=job.optimizer, lr=job.lr)
+    drawn = Drawn(engine.inputs, engine.loss.shape, engine.loss.classes, limit, share, job.seed)
+    data = next(iter(batches(drawn, share, (0, share), 1)))
+    return probe(job, module.to(device), arguments, [t.to(device) for t in data], world)
+
+
+def _notes(engine: Engine) -> tuple[str, ...]:
+    return tuple(
+        f"{function} has no rule: device 0 computes it whole ({layer})"
+        for function, layer in sorted(engine.session.whole_ops.items())
+    )
+
+
 def _check(job: Job, dataset: Any, losses: list[float], state: dict[str, torch.Tensor]) -> Check:
     """Train the same in this process alone and compare."""
     from traincast.execute.single import Single
 
     module, arguments = build(job)
+    named = dict(module.named_parameters()) | dict(module.named_buffers())
+    first = {name: value.detach().clone() for name, value in named.items()}
     alone = Single(module, arguments, optimizer=job.optimizer, lr=job.lr, seed=job.seed)
     feed = batches(dataset, job.strategy.batch, (0, job.strategy.batch), job.steps)
     torch.manual_seed(job.seed)
     off = max(abs(alone.step(data) - loss) for data, loss in zip(feed, losses, strict=True))
-    named = dict(module.named_parameters()) | dict(module.named_buffers())
-    worst = Check(loss=off, weight=0.0, name="", relative=0.0)
+    worst = Check(loss=off, weight=0.0, name="", travel=0.0)
     for name, value in named.items():
-        gap = (value.detach().double() - state[name].cpu().double()).abs()
-        largest = float(gap.max()) if gap.numel() else 0.0
+        largest = _apart(value, state[name])
         if largest >= worst.weight:
-            size = float(value.detach().abs().max()) or 1.0
-            worst = Check(loss=off, weight=largest, name=name, relative=largest / size)
+            travel = _apart(value, first[name])
+            worst = Check(loss=off, weight=largest, name=name, travel=travel)
     return worst
+
+
+def _apart(a: torch.Tensor, b: torch.Tensor) -> float:
+    gap = (a.detach().double().cpu() - b.detach().double().cpu()).abs()
+    return float(gap.max()) if gap.numel() else 0.0
