@@ -152,7 +152,9 @@ def fit(
     load_optimizer()
     with _bar() as tell:
         tell("reading", 0.0)
-        table = read_table(runs, most=most, seed=options.seed)
+        table = read_table(
+            runs, most=most, seed=options.seed, tell=lambda share: tell("reading", share)
+        )
         data, expression = build(table, wish, asked)
         _check_reference(options.reference, data)
         tests = _extrapolations(extrapolate, data)

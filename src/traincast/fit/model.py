@@ -210,16 +210,21 @@ def canonical(form: Form, x: Array) -> Array:
     """Return constants (R, P) with the cheapest level of each intrinsic category at 0.
 
     Adding to all levels of a category is the same as adding to the base, so only differences
-    between levels say anything; what they share is the base.
+    between levels say anything; what they share is the base. Where nothing scales, the base is the
+    same as the constant.
     """
-    if not isinstance(form, GenericForm) or not form.categories:
+    if not isinstance(form, GenericForm):
         return x
     found = x.copy()
     kinds = [c.kind for c in form.constants]
-    base = kinds.index("base")
+    base, constant = kinds.index("base"), kinds.index("constant")
     for name in form.categories:
         mine = [i for i, c in enumerate(form.constants) if c.kind == "level" and c.factor == name]
         least = found[:, mine].min(axis=1)
         found[:, mine] -= least[:, None]
         found[:, base] += least
+    outer = [i for i, kind in enumerate(kinds) if kind in ("scaling", "multiplier")]
+    still = (found[:, outer] == 0).all(axis=1)
+    found[:, constant] += np.where(still, found[:, base], 0.0)
+    found[:, base] = np.where(still, 0.0, found[:, base])
     return found

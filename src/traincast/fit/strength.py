@@ -120,9 +120,11 @@ def locked(study: Study, x: Array, form: object) -> tuple[Array, Array]:
             high[:, k] = np.where(gone, keep, high[:, k])
         moved = flat & ~at_zero[:, first + i]
         high[:, base] = np.where(moved, np.inf, high[:, base])
-    # Nothing but the constant is left: the base may still scale.
+    # Nothing but the constant is left: if anything scales, the base does.
     rest = [i for i, name in enumerate(names) if name in ("coefficient", "level", "base")]
+    outer = [i for i, name in enumerate(names) if name in ("scaling", "multiplier")]
     empty = (high[:, rest] <= low[:, rest]).all(axis=1)
+    empty &= (high[:, outer] > low[:, outer]).any(axis=1)
     high[:, base] = np.where(empty, np.inf, high[:, base])
     return low, high
 

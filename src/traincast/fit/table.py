@@ -16,8 +16,8 @@ MOST_ROWS = 5_000
 """Runs that a fit takes; of a longer table an even sample."""
 MOST_COLUMNS = 500
 _LONGEST_LINE = 1 << 20
-_EVERY = 20_000
-_MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "-", "–"})
+_EVERY = 1 << 22
+_MISSING = frozenset({"", "nan", "na", "n/a", "null"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +63,17 @@ def read_table(
     *,
     most: int = MOST_ROWS,
     seed: int = 0,
-    tell: Callable[[int], None] = lambda _: None,
+    tell: Callable[[float], None] = lambda _: None,
 ) -> Table:
     """Return the runs of a CSV, gzipped or not; of more than `most`, an even random sample.
 
     Rows are read one after the other and at most `most` are kept, so that memory is bounded
-    whatever the size of the file. `tell` is given how many rows were read.
+    whatever the size of the file. `tell` is given which share of it was read.
     """
     try:
+        size = max(path.stat().st_size, 1)
         with _open(path) as file:
-            return _read(path, file, most, seed, tell)
+            return _read(path, _lines(path, file, lambda at: tell(min(at / size, 1))), most, seed)
     except FileNotFoundError:
         raise InputFileError(path, "there is no such file", "check the path") from None
     except IsADirectoryError:
@@ -93,8 +94,13 @@ def _open(path: Path) -> IO[str]:
     return path.open(encoding="utf-8-sig", newline="")
 
 
-def _lines(path: Path, file: IO[str]) -> Iterator[str]:
+def _lines(path: Path, file: IO[str], tell: Callable[[int], None]) -> Iterator[str]:
+    read, told = 0, 0
     while line := file.readline(_LONGEST_LINE):
+        read += len(line)
+        if read - told > _EVERY:
+            told = read
+            tell(read)
         if len(line) >= _LONGEST_LINE:
             fix = "write a CSV with a header, one run a row"
             raise InputFileError(path, "has a line of over a million characters", fix)
@@ -103,8 +109,8 @@ def _lines(path: Path, file: IO[str]) -> Iterator[str]:
         yield line
 
 
-def _read(path: Path, file: IO[str], most: int, seed: int, tell: Callable[[int], None]) -> Table:
-    reader = csv.reader(_lines(path, file), skipinitialspace=True)
+def _read(path: Path, lines: Iterator[str], most: int, seed: int) -> Table:
+    reader = csv.reader(lines, skipinitialspace=True)
     head = [name.strip() for name in next(reader, [])]
     if not any(head):
         raise InputFileError(path, "is empty", "write a CSV with a header, one run a row")
@@ -124,8 +130,6 @@ def _read(path: Path, file: IO[str], most: int, seed: int, tell: Callable[[int],
             kept.append((number, cells))
         elif (place := draw.randrange(total)) < most:
             kept[place] = (number, cells)
-        if total % _EVERY == 0:
-            tell(total)
     kept.sort(key=lambda row: row[0])
     columns: dict[str, list[str]] = {}
     repeated = []
