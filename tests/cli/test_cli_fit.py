@@ -157,7 +157,6 @@ REFUSED = {
     ("fit", "TABLE", "--reference", "filters=2"): ("no extrinsic number", "batch"),
     ("fit", "TABLE", "--extrapolate", "optimizer"): ("no numeric factor", "filters"),
     ("fit", "TABLE", "--communication", "optimizer"): ("is no numeric factor", "workers"),
-    ("fit", "TABLE", "--intrinsic", "filters*optimizer"): ("cannot be in a product",),
     ("fit", "TABLE", "--folds", "1"): ("--folds 1 has to be from 2",),
     ("fit", "TABLE", "-o", "/no/such/folder/m.json"): ("no folder",),
     ("fit", "TABLE", "--plot", "x.gif"): ("--plot", ".svg"),

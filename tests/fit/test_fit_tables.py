@@ -183,6 +183,21 @@ def test_products_of_factors_are_found(write) -> None:
     assert found["base:base"].value == pytest.approx(0.4, abs=1e-3)
 
 
+def test_levels_multiply_in_a_product(write) -> None:
+    rng = np.random.default_rng(4)
+    k, w = (rng.choice(v, 150).astype(float) for v in ([1, 3, 5, 7], [1, 2, 4]))
+    kind = rng.choice(["max", "max", "avg"], 150)
+    times = (0.2 * k**1.5 * np.where(kind == "avg", 3.0, 1.0) + 0.4) * w**-0.8 + 0.5
+    path = write({"kernel": k, "pool": list(kind), "workers": w, "time_s": times})
+    wish = Wish(intrinsic=("1", "kernel*pool"), extrinsic=("workers",))
+    fit = fitted(path, wish)
+    found = fit.model.original
+    assert found["multiplier:pool=avg"].value == pytest.approx(3.0, rel=1e-3)
+    assert found["exponent:kernel"].value == pytest.approx(1.5, abs=1e-3)
+    assert found["coefficient:kernel*pool"].value == pytest.approx(0.2, rel=1e-3)
+    assert fit.model.form.text() == "(a + a·kernel^p·m[pool]) · workers^q + C"
+
+
 def test_communication_gives_the_time_a_minimum(write) -> None:
     rng = np.random.default_rng(2)
     k, w = (rng.choice(v, 120).astype(float) for v in ([1, 3, 5, 7], [1, 2, 4, 8, 16]))

@@ -65,24 +65,21 @@ def generic_form(runs: Runs, wish: Wish, asked: FormWish) -> GenericForm:
     numbers = [f for f in runs.factors if not f.categorical]
     levels = [f for f in runs.factors if f.categorical]
     inner = [f.name for f in numbers if f.role == "intrinsic"]
-    texts = {f.name for f in levels}
+    texts = {f.name: f.levels for f in levels if f.role == "intrinsic"}
     terms: list[tuple[str, ...]] = []
     taken: set[str] = set()
     for product in wish.terms():
-        if texts & set(product):
-            name = next(n for n in product if n in texts)
-            raise InvalidValueError(
-                f"{'*'.join(product)}: {name} has levels and cannot be in a product; give it as "
-                "--extrinsic to let it multiply"
-            )
-        kept = tuple(n for n in product if n in inner)
+        kept = tuple(dict.fromkeys(n for n in product if n in inner or n in texts))
+        if len(kept) == 1 and kept[0] in texts:
+            continue  # alone it has coefficients
         taken |= set(kept)
         terms += [kept] if kept else []
-    alone = set(wish.intrinsic or inner)
-    terms += [(n,) for n in inner if n not in taken or (wish.intrinsic and n in alone)]
+    alone = set(wish.intrinsic or ())
+    terms += [(n,) for n in inner if n not in taken or n in alone]
     return GenericForm(
         terms=tuple(terms),
-        categories={f.name: f.levels for f in levels if f.role == "intrinsic"},
+        levelled={n: v for n, v in texts.items() if n in taken},
+        categories={n: v for n, v in texts.items() if n not in taken or n in alone},
         scaling=tuple(f.name for f in numbers if f.role == "extrinsic"),
         multipliers={f.name: f.levels for f in levels if f.role == "extrinsic"},
         base=wish.base,

@@ -3,9 +3,9 @@
     t = (Σ a_i · I_i^p_i) · Π E_j^q_j + C   [+ c · W^r]
 
 A term I_i may be a product of several factors, each with its own power (ours); a categorical factor
-has one coefficient a level; the base a_0 is a term without a factor. A categorical factor among the
-E_j multiplies by one number a level (ours). The part in brackets is communication that grows with
-the workers W (ours), which lets the time have a minimum.
+has one coefficient a level; the base a_0 is a term without a factor. In a product, and among the
+E_j, a categorical factor multiplies by one number a level (ours). The part in brackets is
+communication that grows with the workers W (ours), which lets the time have a minimum.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class GenericForm:
     """Which factors are in the expression, and where."""
 
     terms: tuple[tuple[str, ...], ...] = ()
-    """Numeric intrinsic factors: each term is a factor, or a product of several."""
+    """Intrinsic factors: each term is a number, or a product of numbers and categories."""
+    levelled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Categorical factors in products, with their levels; the first multiplies by 1."""
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Categorical intrinsic factors with their levels."""
     scaling: tuple[str, ...] = ()
@@ -45,9 +47,14 @@ class GenericForm:
     """Factors with one value besides 0: their power means nothing and is 1."""
 
     @cached_property
-    def pairs(self) -> tuple[tuple[int, str], ...]:
-        """Each power: the term it is in, and its factor."""
-        return tuple((i, name) for i, term in enumerate(self.terms) for name in term)
+    def pairs(self) -> tuple[tuple[int, str, str], ...]:
+        """Each power or multiplier: the term it is in, its factor, and its level if it has one."""
+        return tuple(
+            (i, name, level)
+            for i, term in enumerate(self.terms)
+            for name in term
+            for level in self.levelled.get(name, ("", ""))[1:]
+        )
 
     @cached_property
     def levels(self) -> tuple[tuple[str, str], ...]:
@@ -62,7 +69,7 @@ class GenericForm:
     @cached_property
     def constants(self) -> tuple[Constant, ...]:
         """All constants: p, q, logarithms of multipliers, r; then a, base, levels, C, c."""
-        found = [self._power(i, name) for i, name in self.pairs]
+        found = [self._power(*pair) for pair in self.pairs]
         for name in self.scaling:
             low, high = self.bounds.get(name, SCALING)
             found.append(Constant(name=name, kind="scaling", factor=name, low=low, high=high))
@@ -88,14 +95,17 @@ class GenericForm:
             found.append(Constant(name="communication", kind="communication", factor=w))
         return tuple(found)
 
-    def _power(self, term: int, name: str) -> Constant:
+    def _power(self, term: int, name: str, level: str) -> Constant:
         factors = self.terms[term]
+        often = sum(name in t for t in self.terms) > 1 or name in self.scaling
+        place = f" (in {'*'.join(factors)})" if often else ""
+        if level:
+            return Constant(name=f"{name}={level}{place}", kind="multiplier", factor=name,
+                            level=level, low=-MULTIPLIER, high=MULTIPLIER)  # fmt: skip
         low, high = self.bounds.get(name, PRODUCT if len(factors) > 1 else POWER)
         if name in self.fixed:
             low = high = 1.0
-        often = sum(name in t for t in self.terms) > 1 or name in self.scaling
-        label = f"{name} (in {'*'.join(factors)})" if often else name
-        return Constant(name=label, kind="exponent", factor=name, low=low, high=high)
+        return Constant(name=name + place, kind="exponent", factor=name, low=low, high=high)
 
     def bind(self, columns: Mapping[str, NDArray[np.generic]]) -> Bound:
         """Return the expression at runs."""
@@ -103,7 +113,10 @@ class GenericForm:
 
     def text(self) -> str:
         """Return the expression as people write it."""
-        parts = ["a·" + "·".join(f"{n}^p" for n in term) for term in self.terms]
+        parts = [
+            "·".join(["a", *(f"m[{n}]" if n in self.levelled else f"{n}^p" for n in term)])
+            for term in self.terms
+        ]
         parts += [f"a[{name}]" for name in self.categories]
         parts = [*(["a"] if self.base or self.categories else []), *parts] or ["a"]
         inner = " + ".join(parts)
@@ -120,15 +133,22 @@ class _BoundGeneric:
 
     def __init__(self, form: GenericForm, columns: Mapping[str, NDArray[np.generic]]) -> None:
         self.runs = len(next(iter(columns.values()))) if columns else 0
-        values = {n: np.asarray(columns[n], float) for _, n in form.pairs}
+        numbers = {n for _, n, level in form.pairs if not level}
+        values = {n: np.asarray(columns[n], float) for n in numbers}
         # 0 to any power is 0, also to the power 0: a factor that is off costs nothing.
-        self.logs = self._stack([np.log(np.where(values[n] > 0, values[n], 1))
-                                 for _, n in form.pairs])  # fmt: skip
-        on = [np.prod([values[n] > 0 for n in t], axis=0, dtype=float) for t in form.terms]
-        self.on = self._stack(on)
-        self.starts = np.cumsum([0, *[len(t) for t in form.terms]])[:-1]
-        self.single = all(len(t) == 1 for t in form.terms)
-        self.owner = np.array([i for i, _ in form.pairs], int)
+        logs = {n: np.log(np.where(v > 0, v, 1)) for n, v in values.items()}
+        self.logs = self._stack(
+            [(columns[n] == level).astype(float) if level else logs[n]
+             for _, n, level in form.pairs]
+        )  # fmt: skip
+        ones = np.ones(self.runs)
+        self.on = self._stack(
+            [np.prod([values[n] > 0 if n in numbers else ones for n in t], axis=0, dtype=float)
+             for t in form.terms]
+        )  # fmt: skip
+        self.owner = np.array([i for i, _, _ in form.pairs], int)
+        self.starts = np.searchsorted(self.owner, np.arange(len(form.terms)))
+        self.single = len(form.pairs) == len(form.terms)
         self.all_on = bool(np.all(self.on))
         outer = [np.log(np.asarray(columns[n], float)) for n in form.scaling]
         outer += [(columns[n] == level).astype(float) for n, level in form.multiplied]

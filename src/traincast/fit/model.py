@@ -174,9 +174,10 @@ class Model:
                 found[:, i] *= self.unit * refs[c.factor] ** -x[:, growth]
                 found[:, growth] = np.where(x[:, i] > 0, x[:, growth], np.nan)
         first = next((i for i, c in enumerate(constants) if c.kind == "coefficient"), 0)
-        for k, (term, name) in enumerate(form.pairs):
-            found[:, first + term] *= refs[name] ** -x[:, k]
-            found[:, k] = np.where(x[:, first + term] > 0, x[:, k], np.nan)
+        for k, (term, name, level) in enumerate(form.pairs):
+            if not level:
+                found[:, first + term] *= refs[name] ** -x[:, k]
+            found[:, k] = np.where(x[:, first + term] > 0, found[:, k], np.nan)
         for term in range(len(form.terms)):
             found[:, first + term] *= outer
         return found

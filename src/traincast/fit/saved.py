@@ -49,6 +49,7 @@ def _form_dict(form: Form) -> dict[str, Any]:
     return {
         "kind": "generic",
         "terms": [list(term) for term in form.terms],
+        "levelled": {n: list(levels) for n, levels in form.levelled.items()},
         "categories": {n: list(levels) for n, levels in form.categories.items()},
         "scaling": list(form.scaling),
         "multipliers": {n: list(levels) for n, levels in form.multipliers.items()},
@@ -66,6 +67,7 @@ def _form(data: dict[str, Any]) -> Form:
                               unit=float(data["unit"]), bounds=bounds)  # fmt: skip
     return GenericForm(
         terms=tuple(tuple(term) for term in data["terms"]),
+        levelled={n: tuple(levels) for n, levels in data["levelled"].items()},
         categories={n: tuple(levels) for n, levels in data["categories"].items()},
         scaling=tuple(data["scaling"]),
         multipliers={n: tuple(levels) for n, levels in data["multipliers"].items()},

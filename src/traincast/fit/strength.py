@@ -111,7 +111,7 @@ def locked(study: Study, x: Array, form: object) -> tuple[Array, Array]:
     names = [c.kind for c in study.constants]
     base, first = names.index("base"), names.index("coefficient") if form.terms else 0
     for i in range(len(form.terms)):
-        mine = [k for k, (term, _) in enumerate(form.pairs) if term == i]
+        mine = [k for k, (term, _, _) in enumerate(form.pairs) if term == i]
         flat = at_zero[:, mine].all(axis=1)
         gone = at_zero[:, first + i] | flat
         for k in [*mine, first + i]:

@@ -30,7 +30,6 @@ def expression_text(model: Model) -> str:
         pairs = ", ".join(f"{c.name} = {short(at[f'{c.kind}:{c.name}'], 4)}"
                           for c in form.constants)  # fmt: skip
         return f"{form.text()} with {pairs}"
-    powers = [c for c in form.constants if c.kind == "exponent"]
     parts = []
     base = at["base:base"]
     if base:
@@ -39,9 +38,12 @@ def expression_text(model: Model) -> str:
         size = at[f"coefficient:{'*'.join(term)}"]
         if not size:
             continue
-        mine = [(p, n) for p, (j, n) in zip(powers, form.pairs, strict=True) if j == i]
-        parts.append("·".join([short(size), *(_power(n, at[f"exponent:{p.name}"])
-                                              for p, n in mine)]))  # fmt: skip
+        # Constants begin with those of the pairs.
+        mine = [(c, n) for c, (j, n, level) in zip(form.constants, form.pairs, strict=False)
+                if j == i and not level]  # fmt: skip
+        levels = [f"m[{n}]" for n in term if n in form.levelled]
+        powers = [_power(n, at[f"exponent:{c.name}"]) for c, n in mine]
+        parts.append("·".join([short(size), *powers, *levels]))
     parts += [f"a[{name}]" for name in form.categories
               if any(at[f"level:{n}={v}"] for n, v in form.levels if n == name)]  # fmt: skip
     outer = []
