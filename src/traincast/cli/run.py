@@ -37,6 +37,7 @@ def run(
     image: Annotated[str | None, option("PIXELS", group=_TRAIN)] = None,
     backend: Annotated[Literal["gloo", "nccl"], Parameter(group=_WHERE)] = "gloo",
     processes: Annotated[str | None, option("N", group=_WHERE)] = None,
+    threads: Annotated[str | None, option("N", group=_WHERE)] = None,
     port: Annotated[str, option("N", group=_WHERE)] = "0",
     timeout: Annotated[str, option("S", group=_WHERE)] = "300",
     calibrate: Annotated[bool, flag(group=_SHOW)] = False,
@@ -72,6 +73,8 @@ def run(
         gloo for CPUs, nccl for GPUs.
     processes
         The most that may be started; by default four a core, at least eight.
+    threads
+        Of each process; by default the cores of this machine divided by its processes.
     port
         Of the loopback interface, by which the processes find each other; 0 takes a free one.
     timeout
@@ -101,7 +104,7 @@ def run(
     job = Job(
         strategy=strategy, steps=total, warmup=first, optimizer=optimizer.lower(), lr=rate,
         seed=rows("--seed", seed), backend=backend, data=data, check=check, calibrate=calibrate,
-        threads=_threads(strategy.devices),
+        threads=count("--threads", threads) or _threads(strategy.devices),
     )  # fmt: skip
     door = rows("--port", port)
     if door > 65535:
@@ -172,7 +175,10 @@ def _device(job: Job, known: str | None) -> str:
 def _threads(processes: int) -> int:
     import os
 
-    return max(1, (os.cpu_count() or 1) // processes)
+    from traincast.measure.cpu import this_cpu
+
+    local = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, len(this_cpu().cores) // (int(local) if local.isdigit() else processes))
 
 
 @contextlib.contextmanager
