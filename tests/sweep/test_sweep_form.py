@@ -59,9 +59,15 @@ def test_the_order_is_random_but_the_same_each_time(tmp_path: Path):
     (tmp_path / "s.toml").write_text(GOOD)
     first, second = (plan_of(read_sweep(tmp_path / "s.toml")).runs for _ in range(2))
     assert first == second
-    halves = [sum(r.framework == "mxnet" for r in part) for part in (first[:80], first[80:])]
-    # Of 160 shuffled runs, half of them MXNet's, 80 hold 40 ± 3.2.
-    assert all(abs(found - 40) < 13 for found in halves)
+    # Of 80 shuffled runs, half of them MXNet's, 40 hold 20 ± 2.2.
+    assert abs(sum(run.framework == "mxnet" for run in first[:40]) - 20) < 10
+
+
+def test_every_point_is_run_once_before_any_is_repeated(tmp_path: Path):
+    (tmp_path / "s.toml").write_text(GOOD)
+    assert [run.repeat for run in plan_of(read_sweep(tmp_path / "s.toml")).runs] == [0] * 80 + [
+        1
+    ] * 80
 
 
 @pytest.mark.parametrize(

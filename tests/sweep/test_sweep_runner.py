@@ -161,15 +161,18 @@ def test_the_last_success_counts_even_after_a_failure():
     assert latest([record("ok", 1), record("failed", 2)])["a"]["mark"] == 1
 
 
-def test_the_table_has_what_varies():
-    def record(run: str, kernel: int, status: str = "ok") -> dict:
+def test_the_table_has_what_varies_and_one_row_a_point():
+    def record(run: str, kernel: int, seconds: float, status: str = "ok") -> dict:
         chosen = {"kernel": kernel, "filters": 4, "batch": 8}
-        return {"run": run, "status": status, "settings": chosen, "epoch_s": kernel / 2}
+        return {"run": run, "status": status, "settings": chosen, "epoch_s": seconds}
 
-    records = [record("a", 1), record("b", 3), record("c", 5, "failed")]
+    records = [
+        record("a", 1, 0.5), record("b", 3, 2.0), record("c", 5, 9.0, "failed"),
+        record("b1", 3, 1.0), record("b2", 3, 7.0),
+    ]  # fmt: skip
     assert table(records, ["batch"]) == (
         ["kernel", "batch", "epoch_s"],
-        [[1, 8, 0.5], [3, 8, 1.5]],
+        [[1, 8, 0.5], [3, 8, 2.0]],
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,14 +83,19 @@ def latest(records: Iterable[Record]) -> dict[str, Record]:
 def table(records: Iterable[Record], factors: Iterable[str]) -> tuple[list[str], list[list[Any]]]:
     """Return head and rows of the table of successful runs: factors, and seconds of an epoch.
 
-    A setting has a column where it is one of the factors, or where it differs between runs.
+    A setting has a column where it is one of the factors, or where it differs between runs. A point
+    that was run several times has one row, the median.
     """
-    good = [r for r in latest(records).values() if r["status"] == "ok"]
+    points: dict[str, list[Record]] = {}
+    for record in latest(records).values():
+        if record["status"] == "ok":
+            points.setdefault(json.dumps(record["settings"], sort_keys=True), []).append(record)
+    chosen = [found[0]["settings"] for found in points.values()]
     wanted = set(factors)
-    head = [
-        name
-        for name in NAMES
-        if name in wanted or len({str(r["settings"].get(name)) for r in good}) > 1
+    head = [n for n in NAMES if n in wanted or len({str(s.get(n)) for s in chosen}) > 1]
+    times = [statistics.median(r["epoch_s"] for r in found) for found in points.values()]
+    rows = [
+        [*(settings.get(name) for name in head), seconds]
+        for settings, seconds in zip(chosen, times, strict=True)
     ]
-    rows = [[*(r["settings"].get(name) for name in head), r["epoch_s"]] for r in good]
     return [*head, "epoch_s"], rows

@@ -95,7 +95,10 @@ def read_sweep(path: Path) -> Sweep:
 
 
 def plan_of(sweep: Sweep) -> Plan:
-    """Return the runs of a sweep, shuffled, so that what drifts with time sways no factor."""
+    """Return the runs of a sweep, shuffled, so that what drifts with time sways no factor.
+
+    Every point is run once before any is repeated.
+    """
     points = _points(sweep)
     reasons: Counter[str] = Counter()
     good: dict[Settings, None] = {}
@@ -109,13 +112,16 @@ def plan_of(sweep: Sweep) -> Plan:
     twice = len(points) - len(good) - reasons.total()
     if twice:
         reasons["the same as another point"] = twice
-    runs = [
-        Run(framework=framework, settings=settings, repeat=repeat)
-        for settings in good
-        for repeat in range(sweep.repeats)
-        for framework in sweep.frameworks
-    ]
-    random.Random(sweep.seed).shuffle(runs)
+    draw = random.Random(sweep.seed)
+    runs: list[Run] = []
+    for repeat in range(sweep.repeats):
+        once = [
+            Run(framework=framework, settings=settings, repeat=repeat)
+            for settings in good
+            for framework in sweep.frameworks
+        ]
+        draw.shuffle(once)
+        runs += once
     return Plan(tuple(runs), dict(reasons))
 
 

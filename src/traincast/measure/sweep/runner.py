@@ -21,6 +21,13 @@ from traincast.measure.sweep.log import Log, Record, latest
 from traincast.measure.sweep.plan import Effort, Run, Sweep
 
 WORKERS = Path(__file__).parent / "workers"
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
+"""Makes the C library keep freed memory for the next step.
+
+Otherwise it depends on the accidents of a process's heap whether every step gives memory back and
+faults it in again, page by page: the same run took 10 % longer or shorter from one process to the
+next on two cores, and 5 % like this.
+"""
 _MESSAGE = 400
 """Characters kept of what a failed run said."""
 
@@ -112,6 +119,7 @@ def _group(
     """
     drop = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP")
     environment = {name: value for name, value in os.environ.items() if name not in drop}
+    environment |= KEEP_MEMORY
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=out, stderr=err, env=environment,
         start_new_session=True,
