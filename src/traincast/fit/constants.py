@@ -7,7 +7,7 @@ factors by their reference values, times by the median time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -44,6 +44,29 @@ class Constant:
     def linear(self) -> bool:
         """Whether the time is linear in it."""
         return self.kind in LINEAR
+
+
+_LIKELY: dict[Kind, tuple[float, float]] = {
+    "exponent": (-0.5, 1.5), "scaling": (-1.0, 0.5), "multiplier": (-0.4, 0.4),
+    "growth": (0.5, 1.0), "free": (-1.0, 1.5),
+}  # fmt: skip
+
+
+def likely_range(constants: Sequence[Constant], low: Array, high: Array) -> tuple[Array, Array]:
+    """Return where to look first for non-linear constants (E), inside their bounds (P)."""
+    ends = [_LIKELY[c.kind] for c in constants if not c.linear]
+    least, most = np.array(ends, float).reshape(-1, 2).T
+    low, high = low[: len(ends)], high[: len(ends)]
+    return np.clip(least, low, high), np.clip(most, low, high)
+
+
+def even_spread(rng: np.random.Generator, count: int, low: Array, high: Array) -> Array:
+    """Return `count` points (count, E) between two ends: a Latin hypercube.
+
+    Each axis is cut into as many strips as there are points, and each strip holds one.
+    """
+    strips = np.array([rng.permutation(count) for _ in low]).reshape(len(low), count).T
+    return np.asarray(low + (high - low) * (strips + 0.5) / count)
 
 
 class Bound(Protocol):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from traincast.errors import MissingExtraError
-from traincast.fit.constants import Array
+from traincast.fit.constants import Array, Constant, even_spread, likely_range
 from traincast.fit.polish import Batch, Problem, coefficients
 
 TOLERANCE = 1e-8
@@ -55,6 +55,7 @@ def load_optimizer() -> Any:
 def evolve(
     problem: Problem,
     variation: Batch,
+    constants: Sequence[Constant],
     seed: int,
     settings: Settings,
     tell: Callable[[float], None] = lambda _: None,
@@ -86,6 +87,14 @@ def evolve(
         alone = coefficients(problem, theta_low[None], variation)
         return Evolved(seed=seed, candidates=alone, generations=0, evaluations=1, converged=True)
     done = 0
+    rng = np.random.default_rng(seed)
+    count = settings.population * int(free.sum())
+    first, last = likely_range(constants, variation.low[0], variation.high[0])
+    # Half of the first generation is spread over all bounds, half where constants mostly lie.
+    start = np.concatenate([
+        even_spread(rng, count - count // 2, low[free], high[free]),
+        even_spread(rng, max(count // 2, 1), first[free], last[free]),
+    ])  # fmt: skip
 
     def told(*_: Any, **__: Any) -> None:
         nonlocal done
@@ -99,8 +108,8 @@ def evolve(
         found = optimizer.differential_evolution(
             cost, list(zip(low[free], high[free], strict=True)), vectorized=True,
             updating="deferred", polish=False, tol=settings.tolerance, atol=1e-12,
-            maxiter=settings.generations, popsize=settings.population, callback=told,
-            **{"rng" if "rng" in names else "seed": np.random.default_rng(seed)},
+            maxiter=settings.generations, init=start, callback=told,
+            **{"rng" if "rng" in names else "seed": rng},
         )  # fmt: skip
     order = np.argsort(found.population_energies, kind="stable")[:6]
     theta = np.repeat(theta_low[None], len(order) + 1, axis=0)

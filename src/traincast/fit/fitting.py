@@ -195,7 +195,7 @@ def _evolve(
             shares[place] = share
             tell("evolution", sum(shares.values()) / len(shares))
 
-        return evolve(part, variation, seed, options.settings, told)
+        return evolve(part, variation, study.constants, seed, options.settings, told)
 
     return in_threads(one, list(shares))
 

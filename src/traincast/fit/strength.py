@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from traincast.fit.constants import Array, Constant
+from traincast.fit.constants import Array, Constant, even_spread, likely_range
 from traincast.fit.generic import GenericForm
 from traincast.fit.polish import Batch, Problem, coefficients, polish
 
 GRID = (0.0, *(10.0**e for e in np.arange(-3, 0.1, 0.5)))
-_STARTS, _TRIED = 3, 64
+_STARTS, _TRIED = (4, 16), 120
+"""Starts of a fit, fewest where runs are many; of how many random ones they are the best."""
 _NO_PART, _NO_POWER = 2e-3, 1e-3
 """Share of the time, and exponent, below which a penalised constant is 0."""
 
@@ -165,15 +166,14 @@ def neutral_starts(study: Study, weights: Array, seed: int) -> Array:
     What other runs said plays no part, so that a held-out fit knows nothing of what is held out.
     """
     rng = np.random.default_rng([seed, 3])
-    e = study.problem.split
-    low, high = study.low[:e], study.high[:e]
-    # An even spread: each exponent's range is cut into as many strips as there are tries.
-    strips = np.array([rng.permutation(_TRIED) for _ in range(e)]).reshape(e, _TRIED).T
-    theta = low + (high - low) * (strips + 0.5) / _TRIED
+    ends = likely_range(study.constants, study.low, study.high)
+    theta = even_spread(rng, _TRIED, *ends)
+    theta[0] = (ends[0] + ends[1]) / 2
+    many = int(np.clip(3000 // len(study.problem.measured), *_STARTS))
     found = []
     for w in weights:
         x = coefficients(study.problem, theta, study.batch(theta, w, 0.0))
-        order = np.argsort(study.problem.value(x, w), kind="stable")[:_STARTS]
+        order = np.argsort(study.problem.value(x, w), kind="stable")[:many]
         found.append(x[order])
     return np.array(found)
 
