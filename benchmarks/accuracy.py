@@ -17,26 +17,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-
 import accuracy_page as page
-from accuracy_ablation import ablation, errors, guess, own_engine, paced
+from accuracy_ablation import ablation, own_engine
 from accuracy_causes import Facts, cases, facts_of, worst
 from accuracy_suites import (
-    HELD_OUT,
     ROOT,
-    Short,
     Suite,
     cpu,
     h200,
     held_out,
     published,
     rtx3090,
-    used,
 )
 from traincast.report.charts import write_chart
 from traincast.report.files import write_text
@@ -65,28 +59,6 @@ def told(suite: Suite) -> tuple[page.Judged, page.Judged]:
 
     every = facts(list(suite.rows)) if suite.key in ABLATED else []
     return every, facts(worst(suite.rows, WORST))
-
-
-def strictly(suites: list[Suite]) -> list[Suite]:
-    """Return the suites; the held-out one also with the host's factor of the first alone."""
-    by_key = {s.key: s for s in suites}
-    first, second = by_key["h200"], by_key["held-out"]
-    if first.missing or second.missing or not used(HELD_OUT):
-        return suites
-    engine = paced(own_engine(), cases(first.rows, first.root))
-    found = guess(cases(second.rows, second.root), engine)
-
-    def short(chosen: np.ndarray) -> Short:
-        off = found.predicted[chosen] / found.measured[chosen] - 1.0
-        mape, p90, bias = errors(found.predicted[chosen], found.measured[chosen])
-        median = float(np.median(abs(off)))
-        return Short(runs=len(off), mape=mape, median=median, p90=p90, bias=bias)
-
-    further = {
-        "host's factor of the first suite": short(np.ones(len(found.quiet), dtype=bool)),
-        "host's factor of the first suite, quiet runs": short(found.quiet),
-    }
-    return [replace(s, further=further) if s is second else s for s in suites]
 
 
 def parts_of(suites: list[Suite], refit: bool) -> list[str]:
@@ -120,7 +92,6 @@ def main() -> None:
             suites += timed("published steps", lambda: published(Path(place)))
         if given.cpu:
             suites += timed("this CPU", cpu)
-        suites = strictly(suites)
         parts = [page.INTRO, page.glance(suites)]
         charts: dict[Path, str] = {}
         for suite in suites:

@@ -27,8 +27,6 @@ from traincast.simulate.summary import QUIET, spread
 
 KERNELS = ROOT / "benchmarks/data/h200"
 REFITTED = "fitted without waves"
-FIRST = "h200"
-"""Key of the suite that the host's constants come from."""
 _FILLED = ("gemm", "conv", "rnn")
 """Families whose kernels fill the device in waves."""
 
@@ -94,8 +92,6 @@ def ablation(suites: Mapping[str, Sequence[Case]], refit: bool) -> dict[str, dic
     }
     if refit:
         engines[REFITTED] = without_waves(whole.profile)
-    if "host" in whole.profile.factors:
-        engines["host's factor from the first suite alone"] = paced(whole, suites[FIRST])
     found = {
         name: {suite: guess(cases, engine) for suite, cases in suites.items()}
         for name, engine in engines.items()
@@ -104,16 +100,6 @@ def ablation(suites: Mapping[str, Sequence[Case]], refit: bool) -> dict[str, dic
         suite: guess(cases, whole, device_only=True) for suite, cases in suites.items()
     }
     return found
-
-
-def paced(engine: Calibrated, cases: Sequence[Case]) -> Calibrated:
-    """Return the engine with the factor of the host that these runs alone give."""
-    others = {name: v for name, v in engine.profile.factors.items() if name != "host"}
-    bare = Calibrated(replace(engine.profile, factors=others))
-    found = guess(cases, bare)
-    off = np.log(found.measured / found.predicted)[found.host_bound]
-    factors = {**others, "host": float(np.exp(off.mean()))}
-    return Calibrated(replace(engine.profile, factors=factors))
 
 
 def without_waves(profile: Profile) -> Calibrated:
@@ -160,9 +146,3 @@ def left_out(found: Guess, tail: float) -> np.ndarray:
 def part(found: Guess, chosen: np.ndarray) -> Guess:
     """Return some of the runs."""
     return Guess(**{f.name: getattr(found, f.name)[chosen] for f in fields(found)})
-
-
-def joined(one: Guess, other: Guess) -> Guess:
-    """Return the runs of both."""
-    both = {f.name: (getattr(one, f.name), getattr(other, f.name)) for f in fields(one)}
-    return Guess(**{name: np.concatenate(pair) for name, pair in both.items()})

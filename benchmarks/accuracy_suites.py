@@ -17,7 +17,7 @@ from typing import Any
 import published_steps
 import timm_rtx3090
 from traincast.errors import TraincastError
-from traincast.estimate.calibrated.library import profiles_folder, shipped
+from traincast.estimate.calibrated.library import profiles_folder
 from traincast.graph import Graph
 from traincast.ingest import resolve
 from traincast.simulate.predict import predict
@@ -108,26 +108,11 @@ def held_out() -> list[Suite]:
         key="held-out", title="H200, held out",
         about="Training steps of 17 other networks on another machine of the same kind "
         "(`benchmarks/measure_steps.py`), eager.",
-        fitted=HELD_OUT_FITTED if used(HELD_OUT) else "Nothing.",
+        fitted="Nothing.",
     )  # fmt: skip
     if not HELD_OUT.is_file():
         return [replace(suite, missing=_missing(HELD_OUT))]
     return [_of_table(suite, read_runs(HELD_OUT), HELD_OUT.parent)]
-
-
-HELD_OUT_FITTED = (
-    "The host's factor, from this suite and the first one together, and the percentiles of the "
-    "interval. No kernel. The line with the factor of the first suite alone is what these networks "
-    "have no part in; so is the last line of [intervals](#intervals)."
-)
-"""What to say where the shipped profile names the held-out table."""
-
-
-def used(path: Path) -> bool:
-    """Tell whether the shipped profile's factor and errors come from a table."""
-    profile = shipped("h200")
-    told = profile.provenance.get("judged_by", {}) if profile else {}
-    return path.name in told.get("host_factor_and_errors_from", ())
 
 
 def _missing(path: Path) -> str:

@@ -1,12 +1,12 @@
 """Build the H200's profile that ships: kernels from measurements, intervals from whole steps.
 
-    python benchmarks/h200_profile.py [--steps ../shared/data/h200/train_steps.csv ...]
+    python benchmarks/h200_profile.py [--steps ../shared/data/h200/train_steps.csv]
 
 The same as `traincast calibrate --from benchmarks/data/h200/kernels.jsonl.gz --name h200`, and then
 two things that kernels cannot tell, from training steps: one factor for the host, and how far real
 steps lie from predicted ones (the 3rd and 97th percentile of measured over predicted in each
 regime, which cover about 90 % of a network's runs when that network is left out). No kernel's time
-is adjusted to a step.
+is adjusted to a step, and the held-out table has no part in it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,7 @@ from traincast.simulate.validate import read_runs
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 OUT = ROOT / "src/traincast/hardware/profiles/h200.json"
-STEPS = (
-    ROOT.parent / "shared/data/h200/train_steps.csv",
-    HERE / "data/h200/held_out_steps.csv",
-)
+STEPS = ROOT.parent / "shared/data/h200/train_steps.csv"
 _TAIL = 0.03
 
 
@@ -61,9 +58,9 @@ def clocks(profile: Profile, table: Path) -> list[tuple[str, float, float, float
     return found
 
 
-def judged(profile: Profile, tables: list[Path]) -> Profile:
+def judged(profile: Profile, table: Path) -> Profile:
     """Return the profile with the host's factor, and with the errors of whole steps."""
-    runs = [run for table in tables for run in clocks(profile, table)]
+    runs = clocks(profile, table)
     _, measured, device, host = (np.array(column) for column in zip(*runs, strict=True))
     bound = host > device
     factor = float(np.exp(np.mean(np.log(measured[bound] / host[bound]))))
@@ -73,7 +70,7 @@ def judged(profile: Profile, tables: list[Path]) -> Profile:
     for regime, chosen in (("host", host > device), ("device", host <= device)):
         low, high = np.quantile(ratio[chosen], [_TAIL, 1 - _TAIL])
         errors[regime] = (round(float(low), 3), round(float(high), 3))
-    said = {"host_factor_and_errors_from": [t.name for t in tables], "runs": len(runs)}
+    said = {"host_factor_and_errors_from": [table.name], "runs": len(runs)}
     return dataclasses.replace(
         profile, factors={"host": round(factor, 3)}, errors=errors,
         provenance={**profile.provenance, "judged_by": said},
@@ -83,7 +80,7 @@ def judged(profile: Profile, tables: list[Path]) -> Profile:
 def main() -> None:
     """Build it and say what came out."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=Path, nargs="*", default=[t for t in STEPS if t.exists()])
+    parser.add_argument("--steps", type=Path, default=STEPS if STEPS.exists() else None)
     options = parser.parse_args()
     results = read_results([HERE / "data/h200/kernels.jsonl.gz"])
     profile = profile_from_results(results.header, results.rows, device="h200")
