@@ -173,6 +173,17 @@ def test_a_folder_of_images(plan: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["check"]["weight"] < 1e-5
 
 
+def test_in_double_precision_nothing_but_rounding_is_left(
+    plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--precision", "fp64", "--optimizer", "adam", "--steps", "4", "--check", "--json"]
+    assert main(["run", str(plan), *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["check"]["weight"] < 1e-13
+    assert found["check"]["weight_travel"] > 1e-2
+    assert found["predicted"] is None
+
+
 def test_an_image_that_cannot_be_read_is_named(
     plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

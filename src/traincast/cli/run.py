@@ -35,6 +35,7 @@ def run(
     data: Annotated[Path | None, option("FOLDER", group=_TRAIN)] = None,
     batch: Annotated[str | None, option("N", group=_TRAIN, alias="-b")] = None,
     image: Annotated[str | None, option("PIXELS", group=_TRAIN)] = None,
+    precision: Annotated[Literal["fp32", "fp64"], Parameter(group=_TRAIN, alias="-p")] = "fp32",
     backend: Annotated[Literal["gloo", "nccl"], Parameter(group=_WHERE)] = "gloo",
     processes: Annotated[str | None, option("N", group=_WHERE)] = None,
     threads: Annotated[str | None, option("N", group=_WHERE)] = None,
@@ -69,6 +70,8 @@ def run(
         Samples in a step, all devices together; by default the plan's.
     image
         Side of square input images, in pixels; by default the plan's.
+    precision
+        fp32, or fp64 to tell an error from rounding with `--check`.
     backend
         gloo for CPUs, nccl for GPUs.
     processes
@@ -92,6 +95,10 @@ def run(
     from traincast.report.output import show
 
     strategy, said = _read(plan, count("--batch", batch), count("--image", image))
+    if precision == "fp64":
+        said.pop("predicted", None)
+        if calibrate:
+            raise InvalidValueError("--calibrate predicts fp32; leave out --precision fp64")
     total, first = count("--steps", steps), rows("--warmup", warmup)
     assert total is not None
     most = most_processes() if processes is None else count("--processes", processes)
@@ -104,6 +111,7 @@ def run(
     job = Job(
         strategy=strategy, steps=total, warmup=first, optimizer=optimizer.lower(), lr=rate,
         seed=rows("--seed", seed), backend=backend, data=data, check=check, calibrate=calibrate,
+        precision=precision,
         threads=count("--threads", threads) or _threads(strategy.devices),
     )  # fmt: skip
     door = rows("--port", port)

@@ -86,8 +86,8 @@ class Images(Dataset[Sample]):  # type: ignore[misc]
         except (UnidentifiedImageError, OSError) as error:
             raise InputFileError(file, "is no image that can be read") from error
         pixels = torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8)
-        picture = pixels.reshape(height, width, channels).permute(2, 0, 1).float() / 127.5 - 1
-        return picture, torch.tensor(label)
+        picture = pixels.reshape(height, width, channels).permute(2, 0, 1)
+        return picture.to(torch.get_default_dtype()) / 127.5 - 1, torch.tensor(label)
 
 
 def drawn_below(module: torch.nn.Module) -> int:

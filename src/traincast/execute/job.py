@@ -24,6 +24,8 @@ class Job:
     """gloo (CPUs) or nccl (one GPU a process)."""
     data: Path | None = None
     """Folder of images; None for drawn samples."""
+    precision: str = "fp32"
+    """fp32 or fp64, of weights and activations."""
     check: bool = False
     """Whether to train the same in one process too, and compare."""
     calibrate: bool = False

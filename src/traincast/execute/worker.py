@@ -52,6 +52,7 @@ def lay_out(job: Job) -> Engine:
 def train(job: Job, rank: int, world: int, tell: Tell) -> Outcome | None:
     """Train as one of the processes; the group is there. Device 0 returns the outcome."""
     torch.set_num_threads(job.threads)
+    torch.set_default_dtype(torch.float64 if job.precision == "fp64" else torch.float32)
     device = torch.device("cuda", rank) if job.backend == "nccl" else torch.device("cpu")
     found = _probe(job, device, world) if job.calibrate else None
     module, arguments = build(job)

@@ -46,6 +46,7 @@ def run_dict(job: Job, outcome: Outcome, foretold: Foretold) -> dict[str, Any]:
         "devices": job.strategy.devices,
         "batch": job.strategy.batch,
         "backend": job.backend,
+        "precision": job.precision,
         "optimizer": job.optimizer,
         "losses": list(outcome.losses),
         "steps": len(times),
