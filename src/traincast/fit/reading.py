@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traincast.fit.constants import Array
-from traincast.fit.factors import Column, Factor, scaled_columns
+from traincast.fit.factors import Column, Factor, number, scaled_columns
 from traincast.fit.generic import GenericForm
 from traincast.fit.model import LEVEL, Model, Value
 from traincast.fit.roles import is_workers
@@ -134,7 +134,7 @@ def dependence(model: Model, columns: Mapping[str, Column], name: str) -> Depend
     factor = model.factor(name)
     values: list[Value]
     if factor.categorical:
-        values = list(factor.levels)
+        values = sorted(factor.levels, key=lambda level: (number(level) or 0.0, level))
     elif factor.low > 0 and factor.high / factor.low > 3:
         values = list(np.geomspace(factor.low, factor.high, 25))
     else:

@@ -41,8 +41,10 @@ def expression_text(model: Model) -> str:
         # Constants begin with those of the pairs.
         mine = [(c, n) for c, (j, n, level) in zip(form.constants, form.pairs, strict=False)
                 if j == i and not level]  # fmt: skip
-        levels = [f"m[{n}]" for n in term if n in form.levelled]
-        powers = [_power(n, at[f"exponent:{c.name}"]) for c, n in mine]
+        moved = {n for c, (j, n, level) in zip(form.constants, form.pairs, strict=False)
+                 if j == i and level and at[f"multiplier:{c.name}"] != 1}  # fmt: skip
+        levels = [f"m[{n}]" for n in term if n in moved]
+        powers = [_power(n, at[f"exponent:{c.name}"]) for c, n in mine if at[f"exponent:{c.name}"]]
         parts.append("·".join([short(size), *powers, *levels]))
     parts += [f"a[{name}]" for name in form.categories
               if any(at[f"level:{n}={v}"] for n, v in form.levels if n == name)]  # fmt: skip
@@ -51,7 +53,9 @@ def expression_text(model: Model) -> str:
         q, by = at[f"scaling:{name}"], model.reference.get(name)
         if q:
             outer.append(_power(name if by is None else f"({name}/{by:g})", q))
-    outer += [f"m[{n}]" for n in form.multipliers]
+    outer += [f"m[{n}]" for n in form.multipliers
+              if any(at[f"multiplier:{m}={v}"] != 1 for m, v in form.multiplied if m == n)
+              ]  # fmt: skip
     inner = " + ".join(parts) or "0"
     text = f"({inner})" if outer and len(parts) > 1 else inner
     text = " · ".join([text, *outer])

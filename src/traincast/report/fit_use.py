@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from traincast.fit.model import Forecast, Model, Value
+from traincast.fit.roles import is_workers
 from traincast.report.fit_text import expression_text
 from traincast.report.fit_words import short
 
@@ -87,7 +88,9 @@ def sweep_rows(sweep: Sweep) -> list[dict[str, Any]]:
             "value": float(t),
             "interval": [float(low), float(high)],
             "speedup": first / float(t),
-            "efficiency": first / float(t) / (float(v) / start) if start and v else None,
+            "efficiency": first / float(t) / (float(v) / start)
+            if is_workers(sweep.factor)
+            else None,
             "outside": list(out),
         }
         for v, t, low, high, out in zip(
@@ -107,7 +110,9 @@ def sweep_dict(sweep: Sweep) -> dict[str, Any]:
 def sweep_table(sweep: Sweep) -> RenderableType:
     """Return the sweep as a table."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in (sweep.factor, sweep.model.time, "95 % of runs", "speed-up", "efficiency", ""):
+    shared = is_workers(sweep.factor)
+    heads = (sweep.factor, sweep.model.time, "95 % of runs", "speed-up")
+    for head in (*heads, *(["efficiency"] if shared else []), ""):
         table.add_column(head, justify="right")
     rows = sweep_rows(sweep)
     for row in rows:
@@ -115,7 +120,8 @@ def sweep_table(sweep: Sweep) -> RenderableType:
         share = row["efficiency"]
         table.add_row(
             f"{row[sweep.factor]:g}", short(row["value"], 4), f"{short(low)} to {short(high)}",
-            f"{row['speedup']:.2f}×", "" if share is None else f"{share:.0%}",
+            f"{row['speedup']:.2f}×",
+            *(["" if share is None else f"{share:.0%}"] if shared else []),
             "extrapolated" if row["outside"] else "",
         )  # fmt: skip
     data = sweep_dict(sweep)

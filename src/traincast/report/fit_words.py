@@ -106,6 +106,8 @@ def _doubling(model: Model, factor: Factor) -> list[str]:
         return []
     point = typical_point(model)
     change = double(model, factor.name, factor.reference, point)
+    if change.value == change.interval[0] == change.interval[1] == 0:
+        return []  # said to be irrelevant
     said = [f"Doubling {factor.name} from {factor.reference:g} {_change(change)}."]
     limit = stops_paying(model, factor, point)
     if limit is not None and change.value < 0.001:
