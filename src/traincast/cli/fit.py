@@ -65,7 +65,7 @@ def fit(
         The column of times; guessed from names where one is clear.
     intrinsic
         Factors of what the algorithm does, which add up: filters,kernel,optimizer. A product such
-        as filters*kernel is one term; 1 is a term without a factor. By default all other columns.
+        as `filters*kernel` is one term; 1 is a term without a factor. By default all other columns.
     extrinsic
         Factors that multiply: batch,workers,samples. By default guessed from names.
     categorical
@@ -79,7 +79,7 @@ def fit(
     communication
         The factor that communication grows with; makes the form extended.
     expr
-        Your own expression, such as 'a*filters**p*batch/workers + c*log(workers) + d'. Names that
+        Your own expression, such as `a*filters**p*batch/workers + c*log(workers) + d`. Names that
         are no columns are constants.
     bounds
         Bounds of a factor's exponent, or of a constant of --expr: filters=0:2.

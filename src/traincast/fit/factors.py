@@ -155,6 +155,12 @@ def check_times(table: Table, name: str, keep: Sequence[int]) -> NDArray[np.floa
     return times
 
 
+def middle(values: NDArray[np.float64]) -> float:
+    """Return the median of values above 0, the lower of two: one that a run had."""
+    above = values[values > 0]
+    return float(np.quantile(above, 0.5, method="lower")) if len(above) else 1.0
+
+
 def number_factor(table: Table, name: str, role: Role, keep: Sequence[int]
                   ) -> tuple[Factor | None, NDArray[np.float64], str]:  # fmt: skip
     """Return a numeric factor, its values, and why it gets no constant (empty if it does)."""
@@ -172,7 +178,7 @@ def number_factor(table: Table, name: str, role: Role, keep: Sequence[int]
         )
     if len(np.unique(values)) == 1:
         return None, values, f"is {values[0]:g} in every run"
-    reference = float(np.median(values[values > 0]))
+    reference = middle(values)
     return (
         Factor(name=name, role=role, reference=reference, low=float(values.min()),
                high=float(values.max())),

@@ -160,7 +160,7 @@ def _fit(form: Form, runs: Runs, options: Options, tell: Tell) -> Fit:
         x=canonical(form, x[best][None])[0], draws=draws, locked=high <= low, spread=spread,
         reference=dict(options.reference),
     )  # fmt: skip
-    drift = _drift(study, x, values)
+    drift = _drift(model, canonical(form, x), values)
     bounds = _on_bound(study, x[best], low, high)
     return Fit(
         model=model, runs=runs, options=options, loss=study.problem.loss,
@@ -240,18 +240,18 @@ def _coverage(
     return float(inside[seen].mean())
 
 
-def _drift(study: Study, x: Array, values: Array) -> dict[str, float]:
-    """Return exponents that seeds with the same loss disagree about: they are not identified."""
+def _drift(model: Model, x: Array, values: Array) -> dict[str, float]:
+    """Return exponents that seeds with the same loss disagree about: they are not identified.
+
+    An exponent that is not defined, its coefficient being 0, is none of them.
+    """
     same = values <= values.min() * (1 + _AGREE) + 1e-12
     if same.sum() < 2:
         return {}
-    found = {}
-    for i, c in enumerate(study.constants):
-        if not c.linear:
-            gap = float(np.ptp(x[same, i]))
-            if gap > _DRIFT:
-                found[c.name] = gap
-    return found
+    x = model.in_units(x[same])
+    gaps = {c.name: float(np.ptp(x[:, i])) for i, c in enumerate(model.form.constants)
+            if not c.linear and not np.isnan(x[:, i]).any()}  # fmt: skip
+    return {name: gap for name, gap in gaps.items() if gap > _DRIFT}
 
 
 def _on_bound(study: Study, x: Array, low: Array, high: Array) -> tuple[str, ...]:

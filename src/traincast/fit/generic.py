@@ -98,7 +98,10 @@ class GenericForm:
     def _power(self, term: int, name: str, level: str) -> Constant:
         factors = self.terms[term]
         often = sum(name in t for t in self.terms) > 1 or name in self.scaling
-        place = f" (in {'*'.join(factors)})" if often else ""
+        # A long product goes by its first factor, where that tells it from the others.
+        short = len(factors) > 2 and sum(t[0] == factors[0] for t in self.terms) == 1
+        within = f"{factors[0]}*…" if short else "*".join(factors)
+        place = f" (in {within})" if often else ""
         if level:
             return Constant(name=f"{name}={level}{place}", kind="multiplier", factor=name,
                             level=level, low=-MULTIPLIER, high=MULTIPLIER)  # fmt: skip

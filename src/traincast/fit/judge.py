@@ -12,7 +12,7 @@ from traincast.errors import InvalidValueError
 from traincast.fit.baselines import BASELINES, load_learners, predict_baseline
 from traincast.fit.constants import Array, Form
 from traincast.fit.expression import ExpressionForm
-from traincast.fit.factors import FEWEST_ROWS, Runs
+from traincast.fit.factors import FEWEST_ROWS, Runs, middle
 from traincast.fit.fitting import Fit, Options, Tell, _silent, fit_form
 from traincast.fit.polish import in_threads
 
@@ -168,9 +168,7 @@ def subset(runs: Runs, at: NDArray[np.int64], form: Form) -> Runs:
             factors.append(f)
             continue
         values = np.asarray(columns[f.name], float)
-        above = values[values > 0]
-        middle = float(np.median(above)) if len(above) else 1.0
-        own = 1.0 if isinstance(form, ExpressionForm) else middle
+        own = 1.0 if isinstance(form, ExpressionForm) else middle(values)
         factors.append(replace(f, reference=own, low=float(values.min()), high=float(values.max())))
     return replace(
         runs, times=runs.times[at], columns=columns, rows=runs.rows[at], factors=tuple(factors),

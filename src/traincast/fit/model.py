@@ -131,8 +131,8 @@ class Model:
 
         Keys are `kind:name`, kinds being those of `Constant`.
         """
-        values = self._original(self.x[None])[0]
-        draws = self._original(self.draws) if len(self.draws) else None
+        values = self.in_units(self.x[None])[0]
+        draws = self.in_units(self.draws) if len(self.draws) else None
         found = {}
         for i, c in enumerate(self.form.constants):
             value = None if np.isnan(values[i]) else float(values[i])
@@ -145,7 +145,7 @@ class Model:
             found[f"{c.kind}:{c.name}"] = Estimate(value=value, interval=interval)
         return found
 
-    def _original(self, x: Array) -> Array:
+    def in_units(self, x: Array) -> Array:
         """Return constants (R, P) in the table's units.
 
         a·(I/I₀)^p·(E/E₀)^q is a·I₀^−p·E₀^−q times I^p·E^q; a power of a term that is 0 is not

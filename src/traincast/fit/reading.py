@@ -134,7 +134,7 @@ def dependence(model: Model, columns: Mapping[str, Column], name: str) -> Depend
     factor = model.factor(name)
     values: list[Value]
     if factor.categorical:
-        values = sorted(factor.levels, key=lambda level: (number(level) or 0.0, level))
+        values = [*sorted(factor.levels, key=lambda level: (number(level) or 0.0, level))]
     elif factor.low > 0 and factor.high / factor.low > 3:
         values = list(np.geomspace(factor.low, factor.high, 25))
     else:

@@ -21,8 +21,9 @@ def dependence_chart(found: Dependence, time: str, width: int = _WIDTH) -> str:
     name = found.factor.name
     title = f"{time} over {name}"
     if found.factor.categorical:
-        return bar_chart([str(v) for v in found.values], [("mean of the runs", list(found.times))], title=title,
-                         y_label=time, width=width, height=_HEIGHT)  # fmt: skip
+        bars = [("mean of the runs", list(found.times))]
+        return bar_chart([str(v) for v in found.values], bars, title=title, y_label=time,
+                         width=width, height=_HEIGHT)  # fmt: skip
     x = [float(v) for v in found.values]
     log = min(x) > 0 and max(x) / min(x) > 3
     lines = [

@@ -21,7 +21,7 @@ from traincast.fit.reading import (
     typical_point,
     workers_of,
 )
-from traincast.fit.roles import is_workers
+from traincast.fit.roles import is_extrinsic, is_workers
 
 STYLE = "in the style of Kavarakuntla et al. (IEEE Access 12, 2024)"
 
@@ -102,7 +102,7 @@ def _driving(fit: Fit) -> list[str]:
 
 
 def _doubling(model: Model, factor: Factor) -> list[str]:
-    if factor.categorical or factor.role != "extrinsic":
+    if factor.categorical or not (factor.role == "extrinsic" or is_extrinsic(factor.name)):
         return []
     point = typical_point(model)
     change = double(model, factor.name, factor.reference, point)
@@ -195,5 +195,6 @@ def cautions(fit: Fit, far: Sequence[object]) -> list[str]:
     if fit.on_bound:
         said.append(f"on a bound: {', '.join(fit.on_bound)}; --bounds sets others")
     if far:
-        said.append(f"{len(far)} runs are outliers (see below)")
+        many = "1 run is an outlier" if len(far) == 1 else f"{len(far)} runs are outliers"
+        said.append(f"{many} (see below)")
     return said
