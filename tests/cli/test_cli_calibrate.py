@@ -138,7 +138,7 @@ def test_this_machine_is_measured_for_some_seconds(cli, tmp_path: Path) -> None:
         found = cli("calibrate", "--device", "cpu", "--minutes", "0.1", "--json")
         if found.status == 0:
             break
-        assert "too little was measured" in found.err
+        assert "was measured" in found.err  # too little, or nothing
     assert found.data["new_rows"] <= found.data["rows"]
     rows = found.data["rows"]
     assert found.data["header"]["kind"] == "cpu"

@@ -3,13 +3,12 @@
 import json
 from pathlib import Path
 
-from conftest import Cli
 from traincast.parallel.strategy import read_strategy
 
 ARGS = ("plan", "vgg16", "--cluster", "1x4xp100", "-b", "32", "-p", "fp32")
 
 
-def test_a_table_of_folded_layers_and_its_rivals(cli: Cli) -> None:
+def test_a_table_of_folded_layers_and_its_rivals(cli) -> None:
     result = cli(*ARGS, "--objective", "published", "--top", "3")
     assert result.status == 0
     for part in (
@@ -20,7 +19,7 @@ def test_a_table_of_folded_layers_and_its_rivals(cli: Cli) -> None:
         assert part in result.out
 
 
-def test_json_has_its_keys(cli: Cli) -> None:
+def test_json_has_its_keys(cli) -> None:
     data = cli(*ARGS, "--objective", "published", "--json").data
     assert list(data["strategies"]) == ["layer-wise", "data", "model", "hybrid", "uniform"]
     for row in data["strategies"].values():
@@ -32,7 +31,7 @@ def test_json_has_its_keys(cli: Cli) -> None:
     assert data["search_s"] > 0
 
 
-def test_one_parameter_server_puts_the_last_block_on_fewer_devices(cli: Cli) -> None:
+def test_one_parameter_server_puts_the_last_block_on_fewer_devices(cli) -> None:
     data = cli(*ARGS, "--objective", "published", "--server-bandwidth", "2GB/s", "--json").data
     split = {layer["name"]: layer["degrees"] for layer in data["layers"]}
     assert split["features.0"] == {"sample": 4}
@@ -40,7 +39,7 @@ def test_one_parameter_server_puts_the_last_block_on_fewer_devices(cli: Cli) -> 
     assert split["classifier.0"] == {"channel": 4}
 
 
-def test_a_saved_plan_is_read_back(cli: Cli, tmp_path: Path) -> None:
+def test_a_saved_plan_is_read_back(cli, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     assert cli(*ARGS, "--fix", "classifier.3:channel=2", "-o", str(path)).status == 0
     strategy = read_strategy(path)
@@ -52,7 +51,7 @@ def test_a_saved_plan_is_read_back(cli: Cli, tmp_path: Path) -> None:
     assert json.loads(path.read_text())["predicted"]["step_ms"] > 0
 
 
-def test_a_drawing(cli: Cli, tmp_path: Path) -> None:
+def test_a_drawing(cli, tmp_path: Path) -> None:
     for name in ("plan.svg", "plan.html"):
         assert cli(*ARGS, "--plot", str(tmp_path / name)).status == 0
         text = (tmp_path / name).read_text()
@@ -61,7 +60,7 @@ def test_a_drawing(cli: Cli, tmp_path: Path) -> None:
         assert "A step under each strategy" in text
 
 
-def test_what_cannot_be(cli: Cli, tmp_path: Path) -> None:
+def test_what_cannot_be(cli, tmp_path: Path) -> None:
     cli(*ARGS, "--objective", "cheapest").refused("unknown objective 'cheapest'", "overlap")
     cli(*ARGS, "--scheme", "pigeon").refused("unknown scheme 'pigeon'", "server")
     cli(*ARGS, "--degrees", "odd").refused("'odd'", "powers, all")
@@ -77,5 +76,5 @@ def test_what_cannot_be(cli: Cli, tmp_path: Path) -> None:
     cli(*ARGS, "-o", str(tmp_path / "no" / "plan.json")).refused("there is no folder")
 
 
-def test_too_little_memory_is_no_usage_error(cli: Cli) -> None:
+def test_too_little_memory_is_no_usage_error(cli) -> None:
     cli(*ARGS, "--max-memory", "50MB").refused("does not fit", status=1)

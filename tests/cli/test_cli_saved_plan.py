@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Cli
 
 PLAN = ("plan", "alexnet", "--cluster", "2x2xp100", "-b", "32", "-p", "fp32", "--optimizer", "sgd")
 
 
 @pytest.fixture
-def plan(cli: Cli, tmp_path: Path) -> Path:
+def plan(cli, tmp_path: Path) -> Path:
     """Return the file of a plan for AlexNet on two nodes of two."""
     path = tmp_path / "plan.json"
     assert cli(*PLAN, "--objective", "published", "-o", str(path)).status == 0
@@ -23,7 +22,7 @@ def _said(plan: Path) -> dict[str, float]:
     return predicted
 
 
-def test_predict_prices_a_plan_as_plan_did(cli: Cli, plan: Path) -> None:
+def test_predict_prices_a_plan_as_plan_did(cli, plan: Path) -> None:
     data, said = cli("predict", str(plan), "--json").data, _said(plan)
     assert data["cluster"] == "2x2xp100"
     assert (data["devices"], data["batch"]) == (4, 128)
@@ -39,7 +38,7 @@ def test_predict_prices_a_plan_as_plan_did(cli: Cli, plan: Path) -> None:
     assert data["data_parallel"]["step_ms"] == pytest.approx(strategies["data"]["step_ms"])
 
 
-def test_predict_shows_a_plan(cli: Cli, plan: Path) -> None:
+def test_predict_shows_a_plan(cli, plan: Path) -> None:
     result = cli("predict", str(plan), "--dataset-size", "1.28M", "--price-per-hour", "2")
     assert result.status == 0
     for part in (
@@ -49,7 +48,7 @@ def test_predict_shows_a_plan(cli: Cli, plan: Path) -> None:
         assert part in result.out
 
 
-def test_predict_prices_a_plan_elsewhere(cli: Cli, plan: Path) -> None:
+def test_predict_prices_a_plan_elsewhere(cli, plan: Path) -> None:
     near = cli("predict", str(plan), "--cluster", "1x4xp100", "--json").data
     assert near["cluster"] == "1x4xp100"
     assert near["step_ms"] < _said(plan)["step_ms"]  # NVLink instead of the network
@@ -60,7 +59,7 @@ def test_predict_prices_a_plan_elsewhere(cli: Cli, plan: Path) -> None:
     assert lighter["memory_bytes"][0] > near["memory_bytes"][0]
 
 
-def test_what_predict_refuses_of_a_plan(cli: Cli, plan: Path) -> None:
+def test_what_predict_refuses_of_a_plan(cli, plan: Path) -> None:
     cli("predict", str(plan), "--cluster", "8xp100").refused(
         "the plan is for 4 devices, and 8xp100 has 8", "traincast plan alexnet --cluster 8xp100"
     )
@@ -71,7 +70,7 @@ def test_what_predict_refuses_of_a_plan(cli: Cli, plan: Path) -> None:
     cli("predict", "alexnet", "--cluster", "4xp100").refused("for a saved plan", "traincast scale")
 
 
-def test_a_plan_that_is_broken_or_of_another_model(cli: Cli, plan: Path) -> None:
+def test_a_plan_that_is_broken_or_of_another_model(cli, plan: Path) -> None:
     text = plan.read_text()
     data = json.loads(text)
 
@@ -95,7 +94,7 @@ def test_a_plan_that_is_broken_or_of_another_model(cli: Cli, plan: Path) -> None
     cli("scale", str(plan)).refused("is not valid JSON")
 
 
-def test_scale_sets_a_plan_beside_its_rivals(cli: Cli, plan: Path) -> None:
+def test_scale_sets_a_plan_beside_its_rivals(cli, plan: Path) -> None:
     rows = cli("scale", str(plan), "--json").data["rows"]
     found = {(row["strategy"], row["devices"]): row for row in rows}
     assert set(found) == {("plan", 4)} | {
@@ -109,7 +108,7 @@ def test_scale_sets_a_plan_beside_its_rivals(cli: Cli, plan: Path) -> None:
     assert found["plan", 4]["batch_per_device"] == 32
 
 
-def test_scale_plans_for_every_device_count(cli: Cli, plan: Path) -> None:
+def test_scale_plans_for_every_device_count(cli, plan: Path) -> None:
     rows = cli("scale", str(plan), "--strategy", "layer-wise,data", "--json").data["rows"]
     found = {(row["strategy"], row["devices"]): row["step_ms"] for row in rows}
     for n in (1, 2, 4):
@@ -124,7 +123,7 @@ def test_scale_plans_for_every_device_count(cli: Cli, plan: Path) -> None:
     assert again[0]["step_ms"] == pytest.approx(50.0)
 
 
-def test_what_scale_refuses_of_a_plan(cli: Cli, plan: Path) -> None:
+def test_what_scale_refuses_of_a_plan(cli, plan: Path) -> None:
     cli("scale", str(plan), "--devices", "1,2").refused("the plan is for 4 devices")
     cli("scale", str(plan), "--no-overlap").refused("--no-overlap does not go with")
     cli("scale", str(plan), "--strategy", "random").refused("unknown strategy 'random'", "plan")
