@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-
 PLAN = ("plan", "alexnet", "--cluster", "2x2xp100", "-b", "32", "-p", "fp32", "--optimizer", "sgd")
 
 
