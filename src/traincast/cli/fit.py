@@ -22,7 +22,6 @@ _FORM = Group("The expression", sort_key=2)
 _HOW = Group("How", sort_key=3)
 _JUDGE = Group("Judging it", sort_key=4)
 _SHOW = Group("Output", sort_key=5)
-_MOST_POINTS = 100_000
 
 
 def fit(
@@ -372,6 +371,8 @@ def scale_fitted(
 
 def _over(model: Model, text: str | None, workers: str | None) -> tuple[str, list[float]]:
     """Read NAME, NAME=1..16 (doubling), NAME=1..16:1 (in steps), or NAME=1,2,4."""
+    from traincast.report.fit_use import values_between
+
     name, equals, rest = (text or workers or "").partition("=")
     name = name.strip()
     if not name:
@@ -386,19 +387,7 @@ def _over(model: Model, text: str | None, workers: str | None) -> tuple[str, lis
     else:
         ends, _, step = rest.partition(":")
         low, _, high = ends.partition("..")
-        values = _range(_number("--over", low), _number("--over", high),
+        values = values_between(_number("--over", low), _number("--over", high),
                         _number("--over", step) if step else None)  # fmt: skip
     model.columns([{name: v} for v in values])
     return name, values
-
-
-def _range(low: float, high: float, step: float | None) -> list[float]:
-    wrong = not low < high or (step is None and low <= 0) or (step is not None and step <= 0)
-    if wrong or (step is not None and (high - low) / step > _MOST_POINTS):
-        raise InvalidValueError(
-            "--over: write LOW..HIGH above 0 (doubling) or LOW..HIGH:STEP, such as 1..16 or 1..16:1"
-        )
-    if step is not None:
-        return [low + i * step for i in range(math.floor((high - low) / step + 1e-9) + 1)]
-    values = [low * 2**i for i in range(math.floor(math.log2(high / low) + 1e-9) + 1)]
-    return values if abs(values[-1] / high - 1) < 1e-9 else [*values, high]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,10 +12,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from traincast.errors import InvalidValueError
 from traincast.fit.model import Forecast, Model, Value
 from traincast.fit.roles import is_workers
 from traincast.report.fit_text import expression_text
 from traincast.report.fit_words import short
+
+_MOST_POINTS = 100_000
 
 
 def point_dict(model: Model, point: Mapping[str, Value]) -> dict[str, Any]:
@@ -128,3 +132,16 @@ def sweep_table(sweep: Sweep) -> RenderableType:
     fixed = {**data["set"], **data["typical"]}
     said = ", ".join(f"{n}={_said(v)}" for n, v in fixed.items())
     return Group(*([Text(f"With {said}.\n")] if said else []), table)
+
+
+def values_between(low: float, high: float, step: float | None) -> list[float]:
+    """Return values from low to high: doubling, or in steps."""
+    wrong = not low < high or (step is None and low <= 0) or (step is not None and step <= 0)
+    if wrong or (step is not None and (high - low) / step > _MOST_POINTS):
+        raise InvalidValueError(
+            "--over: write LOW..HIGH above 0 (doubling) or LOW..HIGH:STEP, such as 1..16 or 1..16:1"
+        )
+    if step is not None:
+        return [low + i * step for i in range(math.floor((high - low) / step + 1e-9) + 1)]
+    values = [low * 2**i for i in range(math.floor(math.log2(high / low) + 1e-9) + 1)]
+    return values if abs(values[-1] / high - 1) < 1e-9 else [*values, high]
