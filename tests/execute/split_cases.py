@@ -211,3 +211,29 @@ class Refused(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.run(self.a(x))
+
+
+class Grouped(nn.Module):
+    """Attention whose four heads share two of keys and values, behind an RMS norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(8)
+        self.q, self.k, self.v = nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(8, 4)
+        self.attn = Shared()
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(x)
+        b, s, _ = x.shape
+        q, k, v = (f(x).view(b, s, -1, 2).transpose(1, 2) for f in (self.q, self.k, self.v))
+        return self.head(self.attn(q, k, v).transpose(1, 2).reshape(b, s, 8).mean(1))
+
+
+class Shared(nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+def grouped() -> Built:
+    return Grouped(), (torch.zeros(1, 6, 8),), (CLASSES,)

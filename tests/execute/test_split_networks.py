@@ -1,7 +1,7 @@
 """Whole networks under mixed plans, in 2 and 4 processes, train as one process does.
 
-In float32 to its tolerance. ResNet-18 is compared in float64: on noise and so few samples, its
-batch norms multiply a rounding error tenfold a step, in one process as in several.
+In float32 to its tolerance. ResNet-18 is compared in float64: on noise and so few samples, training
+enlarges rounding. In one process, a change of 2e-7 in its first weights is 3e-3 in the tenth loss.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from split_cases import (
     block,
     branches,
     dense,
+    grouped,
     heads,
     image,
     odd,
@@ -109,6 +110,12 @@ def test_attention(two: Crew, attn: dict[str, int], causal: bool) -> None:
 def test_multi_head_attention_of_pytorch(two: Crew, dim: str) -> None:
     layers = {"attn": {"channel": 2}, "attn.attention": {dim: 2}, "attn.linear": {"sample": 2}}
     assert_same(two, heads, strategy_of(2, 4, 6, **layers))
+
+
+@pytest.mark.parametrize("dim", ["sample", "head", "sequence"])
+def test_heads_that_share_keys(two: Crew, dim: str) -> None:
+    norm = "sequence" if dim == "head" else dim
+    assert_same(two, grouped, strategy_of(2, 4, 6, norm={norm: 2}, attn={dim: 2}))
 
 
 def test_a_transformer_block_in_four_parts(four: Crew) -> None:
