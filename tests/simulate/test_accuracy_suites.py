@@ -65,8 +65,6 @@ def test_an_interval_without_the_networks_own_runs() -> None:
     """Of networks at 1, 2 and 3, only the middle one lies between the other two."""
     found = guess([1.0, 2.0, 3.0] * 2, [True] * 3 + [False] * 3, "abcabc")
     assert list(ablation.left_out(found, 0.0)) == [False, True, False] * 2
-    both = ablation.joined(found, ablation.part(found, found.host_bound))
-    assert list(both.measured) == [1, 2, 3, 1, 2, 3, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
