@@ -118,14 +118,14 @@ def plan(
         estimator=estimator,
         objective=objective,
         scheme=scheme,
-        server_bandwidth=_rate(server_bandwidth),
+        server_bandwidth=_amount("--server-bandwidth", server_bandwidth, "bytes/s", "2GB/s"),
         degrees=degrees,
     )
     where = terms.place()
     setting = setting_for(terms, where, 1, 0)
     pixels, positions = count("--image", image), count("--seq", seq)
     held = [_fixed(text) for text in fix or ()]
-    limit = _memory(max_memory) or where.device.available_bytes
+    limit = _amount("--max-memory", max_memory, "bytes", "12GiB") or where.device.available_bytes
     measured, shown = above_zero("--step-ms", step_ms), min(count("--top", top) or 1, _MOST_SHOWN)
     graph = load_model(model, image=pixels, seq=positions)
     samples = (count("--batch", batch) or graph.batch) * where.devices
@@ -160,25 +160,15 @@ def plan(
         show(f"Wrote {path}.")
 
 
-def _memory(text: str | None) -> float | None:
+def _amount(name: str, text: str | None, unit: str, example: str) -> float | None:
+    """Return a quantity above zero, in SI units."""
     from traincast.units import parse_quantity
 
     if text is None:
         return None
-    value = parse_quantity(text, "bytes")
+    value = parse_quantity(text, unit)
     if not value > 0:
-        raise InvalidValueError(f"--max-memory {text!r} has to be above zero; write 12GiB")
-    return value
-
-
-def _rate(text: str | None) -> float | None:
-    from traincast.units import parse_quantity
-
-    if text is None:
-        return None
-    value = parse_quantity(text, "bytes/s")
-    if not value > 0:
-        raise InvalidValueError(f"--server-bandwidth {text!r} has to be above zero; write 2GB/s")
+        raise InvalidValueError(f"{name} {text!r} has to be above zero; write {example}")
     return value
 
 
