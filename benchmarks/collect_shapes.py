@@ -1,6 +1,6 @@
 """Collects the convolutions of many image networks, as the table in `measure/bench/shapes.py`.
 
-    python benchmarks/collect_shapes.py [--most 900] > table.txt
+    python benchmarks/collect_shapes.py [--most 1600] > table.txt
 
 Networks of torchvision and timm are built without weights and run once on shapes alone. Shapes
 that differ little (in the logarithms of channels and size) are thinned to the most used of them.
@@ -23,13 +23,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from traincast.ingest.pytorch.sources import declare_torchvision_ops
 
 TORCHVISION = """\
-alexnet vgg11 vgg16_bn vgg19 resnet18 resnet50 resnet152 resnext50_32x4d
+alexnet vgg11 vgg13 vgg16_bn vgg19 resnet18 resnet34 resnet50 resnet152 resnext50_32x4d
 resnext101_64x4d wide_resnet50_2 densenet121 densenet161 densenet201 googlenet inception_v3
 squeezenet1_0 squeezenet1_1 shufflenet_v2_x0_5 shufflenet_v2_x1_0 shufflenet_v2_x2_0 mobilenet_v2
 mobilenet_v3_small mobilenet_v3_large mnasnet0_5 mnasnet1_0 mnasnet1_3 efficientnet_b0
 efficientnet_b1 efficientnet_b2 efficientnet_b3 efficientnet_b4 efficientnet_b5 efficientnet_v2_s
-efficientnet_v2_m efficientnet_v2_l regnet_x_400mf regnet_x_800mf regnet_x_3_2gf regnet_x_16gf
-regnet_y_400mf regnet_y_1_6gf regnet_y_8gf regnet_y_32gf convnext_tiny convnext_base convnext_large
+efficientnet_v2_m efficientnet_v2_l regnet_x_400mf regnet_x_800mf regnet_x_1_6gf regnet_x_3_2gf regnet_x_8gf regnet_x_16gf
+regnet_y_400mf regnet_y_800mf regnet_y_1_6gf regnet_y_3_2gf regnet_y_8gf
+regnet_y_16gf regnet_y_32gf convnext_tiny convnext_base convnext_large
 swin_t swin_b swin_v2_s vit_b_16 vit_b_32 vit_l_16 maxvit_t fcn_resnet50 deeplabv3_resnet50
 lraspp_mobilenet_v3_large
 """
@@ -103,6 +104,16 @@ def build(name: str, library: str) -> tuple[torch.nn.Module, int]:
     return torchvision.models.get_model(name, **usual), 299 if "inception" in name else 224
 
 
+def built_on_meta(name: str, library: str) -> tuple[torch.nn.Module, int]:
+    """Return a network without weights; a RegNet reads tensors back while it is built."""
+    try:
+        with torch.device("meta"):
+            return build(name, library)
+    except NotImplementedError:
+        network, size = build(name, library)
+        return network.to("meta"), size
+
+
 def unet(seen: Convolutions) -> None:
     """Add the convolutions of a U-Net with 64 to 1024 channels at 256 pixels."""
     size, wide = 256, 64
@@ -148,7 +159,7 @@ def entry(shape: tuple[int, ...]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--most", type=int, default=900)
+    parser.add_argument("--most", type=int, default=1600)
     options = parser.parse_args()
     declare_torchvision_ops()
     seen, built = Convolutions(), 0
@@ -156,11 +167,10 @@ def main() -> None:
     for name, library in named:
         before = seen.plain.copy()
         try:
-            with torch.device("meta"):
-                network, size = build(name, library)
-                network.train()
-                with seen, torch.no_grad():
-                    network(torch.zeros(2, 3, size, size))
+            network, size = built_on_meta(name, library)
+            network.train()
+            with torch.device("meta"), seen, torch.no_grad():
+                network(torch.zeros(2, 3, size, size))
         except Exception as error:
             print(f"{name}: {type(error).__name__}: {str(error)[:100]}", file=sys.stderr)
             continue

@@ -86,7 +86,7 @@ def title(step: Step) -> str:
 
 def graph_of(step: Step, folder: Path = DATA.parent) -> Graph:
     """Return the network of a step."""
-    return resolve(str(step["model"]), image=step["image"] or None, root=folder)
+    return resolve(str(step["model"]), image=int(step["image"] or 0) or None, root=folder)
 
 
 def recorded(step: Step) -> tuple[Counter[str], Counter[str]]:

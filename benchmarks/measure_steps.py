@@ -1,9 +1,10 @@
 """Measure real training steps of many networks on this machine, as a table that accuracy.py reads.
 
-    python benchmarks/measure_steps.py OUT.csv [--minutes 8]
+    python benchmarks/measure_steps.py OUT.csv [--suite first|second] [--minutes 8]
 
 Needs torch, torchvision and transformers; traincast itself is taken from src/. Each row is measured
-as `traincast measure` does it.
+as `traincast measure` does it, in an order that has some of every network early. The second suite
+has other networks, ten of them written by hand.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
+from traincast.errors import TraincastError
 from traincast.measure.steps import measure
 from traincast.measure.table import COLUMNS, run_columns, table_row, workload_of
 
@@ -43,35 +45,93 @@ TEXT = {
 }  # fmt: skip
 
 
-def cases() -> list[dict[str, str]]:
+SECOND_VISION = (
+    ("resnet34", 224, 64), ("resnet152", 224, 32), ("mobilenet_v3_small", 224, 128),
+    ("efficientnet_b3", 300, 32), ("regnet_x_1_6gf", 224, 64), ("swin_s", 224, 32),
+    ("vgg19_bn", 224, 32), ("maxvit_t", 224, 32), ("squeezenet1_1", 224, 128),
+    ("densenet169", 224, 32), ("vit_l_16", 224, 16), ("convnext_base", 224, 32),
+    ("vgg13", 224, 64), ("mnasnet0_5", 224, 128),
+)  # fmt: skip
+SECOND_TEXT = {
+    "opt-like-125m": {"model_type": "opt", "architectures": ["OPTForCausalLM"], "dropout": 0.0,
+                      "num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12,
+                      "ffn_dim": 3072, "word_embed_proj_dim": 768, "use_cache": False},
+    "distilbert-like": {"model_type": "distilbert", "architectures": ["DistilBertForMaskedLM"],
+                        "n_layers": 6, "dim": 768, "n_heads": 12, "hidden_dim": 3072},
+    "t5-like-small": {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"],
+                      "d_model": 512, "d_ff": 2048, "num_layers": 6, "num_heads": 8,
+                      "vocab_size": 32128, "use_cache": False},
+    "mistral-like-400m": {"model_type": "mistral", "architectures": ["MistralForCausalLM"],
+                          "num_hidden_layers": 16, "hidden_size": 1024,
+                          "num_attention_heads": 16, "num_key_value_heads": 4,
+                          "intermediate_size": 3584, "vocab_size": 32000,
+                          "sliding_window": None, "use_cache": False},
+}  # fmt: skip
+HANDMADE = (
+    ("unet", 8), ("speech", 16), ("recurrent", 64), ("encoder", 32), ("tiny", 64),
+    ("clicks", 4096), ("diffusion", 64), ("auto", 64), ("mixer", 64), ("perceptron", 4096),
+)  # fmt: skip
+
+
+def _row(model: str, batch: int, precision: str, **more: object) -> dict[str, str]:
+    row = {"model": model, "image": "", "batch": batch, "seq": "", "precision": precision,
+           "optimizer": "sgd", "layout": "", **more}  # fmt: skip
+    return {name: str(value) for name, value in row.items()}
+
+
+def first_suite() -> list[dict[str, str]]:
     found: list[dict[str, str]] = []
     for name, image, batch in VISION:
         for precision, layout, size in (
             ("amp_bf16", "nchw", batch), ("amp_bf16", "nhwc", 2 * batch), ("tf32", "nchw", batch),
             ("fp32", "nchw", batch // 2),
         ):  # fmt: skip
-            found.append(
-                {"model": f"torchvision:{name}", "image": str(image), "batch": str(size), "seq": "",
-                 "precision": precision, "optimizer": "sgd", "layout": layout}
-            )  # fmt: skip
+            found.append(_row(f"torchvision:{name}", size, precision, image=image, layout=layout))
     for name in TEXT:
         for precision, batch, seq in (("bf16", 8, 1024), ("amp_bf16", 8, 512), ("tf32", 4, 512)):
             seq = min(seq, 512) if "bert" in name else seq  # noqa: PLW2901
-            found.append(
-                {"model": f"hf:{name}.json", "image": "", "batch": str(batch), "seq": str(seq),
-                 "precision": precision, "optimizer": "adamw", "layout": ""}
-            )  # fmt: skip
+            found.append(_row(f"hf:{name}.json", batch, precision, seq=seq, optimizer="adamw"))
     return found
+
+
+def second_suite() -> list[dict[str, str]]:
+    found: list[dict[str, str]] = []
+    for turn in range(4):
+        for place, (name, image, batch) in enumerate(SECOND_VISION):
+            precision, layout, times = (
+                ("fp32", "nchw", 1), ("amp_bf16", "nchw", 4), ("tf32", "nchw", 2),
+                ("amp_bf16", "nhwc", 2), ("tf32", "nchw", 0.25), ("fp32", "nchw", 2),
+                ("amp_bf16", "nchw", 0.5),
+            )[(place + 2 * turn) % 7]  # fmt: skip
+            size = max(1, int(batch * times))
+            found.append(_row(f"torchvision:{name}", size, precision, image=image, layout=layout))
+        for place, name in enumerate(SECOND_TEXT):
+            precision, batch, seq = (
+                ("bf16", 16, 512), ("tf32", 8, 512), ("amp_bf16", 16, 512), ("bf16", 2, 512)
+            )[(place + turn) % 4]  # fmt: skip
+            found.append(_row(f"hf:{name}.json", batch, precision, seq=seq, optimizer="adamw"))
+        for place, (name, batch) in enumerate(HANDMADE):
+            precision, times = (
+                ("fp32", 1), ("amp_bf16", 4), ("tf32", 2), ("amp_bf16", 1)
+            )[(place + turn) % 4]  # fmt: skip
+            model = f"handmade.py:{name}"
+            found.append(_row(model, batch * times, precision, optimizer="adamw"))
+    return found
+
+
+SUITES = {"first": (first_suite, TEXT), "second": (second_suite, SECOND_TEXT)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
+    parser.add_argument("--suite", choices=SUITES, default="first")
     parser.add_argument("--minutes", type=float, default=8)
     options = parser.parse_args()
+    cases, texts = SUITES[options.suite]
     device = os.environ.get("DEVICE", "h200")
     deadline = time.monotonic() + 60 * options.minutes
-    for name, config in TEXT.items():
+    for name, config in texts.items():
         (options.out.parent / f"{name}.json").write_text(json.dumps(config, indent=1))
     with options.out.open("w", newline="") as file:
         table = csv.DictWriter(file, COLUMNS, restval="")
@@ -80,7 +140,11 @@ def main() -> None:
             if time.monotonic() > deadline:
                 print("out of time")
                 break
-            found = measure(workload_of(case, unit=None, root=options.out.parent))
+            try:
+                found = measure(workload_of(case, unit=None, root=options.out.parent))
+            except TraincastError as problem:
+                print("left out:", case["model"], problem, flush=True)
+                continue
             row = table_row(run_columns(found, device)) | case
             table.writerow(row)
             file.flush()

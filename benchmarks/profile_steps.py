@@ -1,6 +1,6 @@
 """Record which kernels real training steps launch, op by op, with torch.profiler.
 
-    python benchmarks/profile_steps.py OUT.json.gz [--minutes 3]
+    python benchmarks/profile_steps.py OUT.json.gz [--minutes 3] [--handmade] [--precision fp32]
 
 For each network, precision and layout of one step after warm-up: every aten op that launched
 something, with its input shapes and its kernels' names and microseconds. Needs torch,
@@ -18,8 +18,13 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from measure_steps import TEXT, step_of
+from measure_steps import HANDMADE, TEXT, TraincastError
+from traincast.measure.clock import clock_of
+from traincast.measure.table import workload_of
+from traincast.measure.trainer import Trainer, settings
+from traincast.measure.workload import choose, sized, source_of
 
+HERE = Path(__file__).parent / "data/h200"
 NETWORKS = (
     ("torchvision:resnet50", 224, 64), ("torchvision:vgg16", 224, 32),
     ("torchvision:mobilenet_v2", 224, 64), ("torchvision:efficientnet_b0", 224, 64),
@@ -29,7 +34,16 @@ NETWORKS = (
 )  # fmt: skip
 
 
-def cases() -> list[dict[str, object]]:
+def handmade() -> list[dict[str, str]]:
+    return [
+        {"model": f"handmade.py:{name}", "image": "", "batch": str(batch), "seq": "",
+         "precision": precision, "optimizer": "adamw", "layout": ""}
+        for precision in ("tf32", "amp_bf16", "fp32")
+        for name, batch in HANDMADE
+    ]  # fmt: skip
+
+
+def cases() -> list[dict[str, str]]:
     found: list[dict[str, object]] = []
     ways = (("amp_bf16", "nhwc"), ("amp_bf16", "nchw"), ("tf32", "nchw"), ("fp32", "nchw"))
     for precision, layout in ways:
@@ -45,24 +59,24 @@ def cases() -> list[dict[str, object]]:
                  "precision": low, "optimizer": "adamw", "layout": ""}
                 for name in TEXT
             ]  # fmt: skip
-    return found
+    return [{name: str(value) for name, value in case.items()} for case in found]
 
 
-def record(case: dict[str, object]) -> list[list[object]]:
+def record(case: dict[str, str]) -> list[list[object]]:
     torch.cuda.empty_cache()
-    forward, optimizer = step_of(case)
-
-    def one() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        forward().backward()
-        optimizer.step()
-
-    for _ in range(3):
-        one()
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as p:
-        one()
+    workload = choose(workload_of(case, unit=None, root=HERE))
+    source = source_of(workload)
+    workload = sized(workload, source)
+    clock = clock_of("cuda")
+    with settings(workload):
+        trainer = Trainer(workload, source)
+        for _ in range(3):
+            trainer.step(clock.mark)
         torch.cuda.synchronize()
+        kinds = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+        with profile(activities=kinds, record_shapes=True) as p:
+            trainer.step(clock.mark)
+            torch.cuda.synchronize()
     rows = []
     for event in p.events():
         if event.kernels:
@@ -75,14 +89,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--minutes", type=float, default=3)
+    parser.add_argument("--handmade", action="store_true", help="networks written by hand")
+    parser.add_argument("--precision", default="", help="of all networks: this precision alone")
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
     steps = []
-    for case in cases():
+    for case in handmade() if options.handmade else cases():
+        if options.precision not in ("", case["precision"]):
+            continue
         if time.monotonic() > deadline:
             print("out of time")
             break
-        steps.append({**case, "ops": record(case)})
+        try:
+            steps.append({**case, "ops": record(case)})
+        except TraincastError as problem:
+            print("left out:", case["model"], problem, flush=True)
+            continue
         print(case["model"], case["precision"], case["layout"], len(steps[-1]["ops"]), flush=True)
     with gzip.open(options.out, "wt") as file:
         json.dump({"torch": torch.__version__, "steps": steps}, file)

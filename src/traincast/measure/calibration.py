@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from traincast.errors import InvalidValueError
-from traincast.estimate.calibrated.models import KernelModel, fit_base, fit_residual
+from traincast.estimate.calibrated.models import FIXED, KernelModel, fit_base, fit_residual
 from traincast.estimate.calibrated.profile import Host, Profile, Update
 from traincast.estimate.calibrated.species import (
     features_of,
@@ -246,10 +246,7 @@ def fit_model(group: Sequence[Sample], key: str, device: Device) -> KernelModel:
             compute=e_c, bandwidth=e_b, floor_s=floor, error=spread, spread=spread, rows=len(group)
         )
     most = _MOST.get(family, _MOST_OTHERS)
-    if len(off) > most:
-        chosen = np.random.default_rng(0).permutation(len(off))[:most]
-        features, off = features[chosen], off[chosen]
-    residual, error = fit_residual(features, off, scales_of(key, family))
+    residual, error = fit_residual(features, off, scales_of(key, family), most)
     return KernelModel(
         compute=e_c, bandwidth=e_b, floor_s=floor, error=error, spread=spread, rows=len(group),
         residual=residual,
@@ -258,6 +255,7 @@ def fit_model(group: Sequence[Sample], key: str, device: Device) -> KernelModel:
 
 def _distinct(features: Floats, off: Floats) -> tuple[Floats, Floats]:
     """Return each shape once, with the median of its measurements."""
-    rounded, index = np.unique(np.round(features, 2), axis=0, return_inverse=True)
+    steps = np.rint(features * FIXED) / FIXED
+    rounded, index = np.unique(steps, axis=0, return_inverse=True)
     index = index.ravel()
     return rounded, np.array([np.median(off[index == i]) for i in range(len(rounded))])

@@ -13,6 +13,8 @@ from traincast.graph import KINDS, Attr
 from traincast.graph.kinds import Arg, Case, Kernel
 
 Row = Mapping[str, Any]
+GROWTH = 32
+"""Channels of the small images of `cat_13` (`bench/images.py`, which is not imported: torch)."""
 _EACH = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 
 
@@ -99,6 +101,18 @@ def _moved(name: str, family: str, read: float, write: float) -> Callable[[Row],
         e = _EACH[row["dtype"]]
         n = _arg(_shape(row), e).size
         return 0, Kernel(name, family, 0, n / e, read * n, write * n, each=e)
+
+    return make
+
+
+def _joined(whole: int, grown: int = 0) -> Callable[[Row], Any]:
+    """Return what makes a concatenation of whole images or matrices, and of small images."""
+
+    def make(row: Row) -> tuple[int, Kernel]:
+        e, shape = _EACH[row["dtype"]], _shape(row)
+        axis = (shape[1] * whole + GROWTH * grown, *shape[2:])
+        ins = [_arg(shape, e)] * whole + [_arg((shape[0], GROWTH, *shape[2:]), e)] * grown
+        return 0, _op("concat", {"axis": 1}, ins, [_arg((shape[0], *axis), e)], 0)
 
     return make
 
@@ -246,7 +260,8 @@ VECTOR: dict[str, Callable[[Row], Any]] = {
     "mean_space_backward": _moved("div.strided", "pointwise", 0, 1),
     "mul_mixed": lambda row: _mixed("mul.mixed", row),
     "add_mixed": lambda row: _mixed("add.mixed", row),
-    "cat_4": _moved("cat", "copy", 4, 4),
+    "cat_4": _joined(4),
+    "cat_13": _joined(1, 12),
     "bias": _moved("convolution.bias", "pointwise", 1, 1),
     "dropout_backward": lambda row: (
         1, _op("dropout", {"p": 0.1}, [_x(row)], [_x(row)], 1)
@@ -277,7 +292,7 @@ VECTOR: dict[str, Callable[[Row], Any]] = {
     "where": _moved("where", "pointwise", 2.25, 1),
     "fill": _moved("zeros", "fill", 0, 1),
     "clone": _moved("clone", "copy", 1, 1),
-    "cat": _moved("cat", "copy", 2, 2),
+    "cat": _joined(2),
     "cast": _cast,
     "dropout": lambda row: (
         0, _op("dropout", {"p": 0.1}, [_x(row)], [_x(row)], 0)

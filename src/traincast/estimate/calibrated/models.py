@@ -9,7 +9,12 @@ fill the multiprocessors (waves), `floor` what the shortest launch takes. The sq
 is a smooth maximum. Three numbers cannot tell which algorithm a library picks for a shape, so what
 is left is a smooth function of the shape, a Gaussian process over its logarithms:
 
-    log t(x) = log base(x) + mean + Σᵢ wᵢ · a² · exp(-½ |(x - xᵢ) / s|²)
+    log t(x) = log base(x) + mean + Σᵢ wᵢ · a² · k(|(x - xᵢ) / s|),   k(r) = (1 + √3 r) exp(-√3 r)
+
+k is Matérn's function of order 3/2, which bends more sharply than a bell curve: where a library
+changes its algorithm there is a cliff, and left-out shapes of all kinds are predicted better.
+Of many measured shapes only as many are kept as spread best, and their weights are fitted to all
+(a projected process: Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006, 8.3.4).
 
 Far from every measured shape the sum vanishes: outside the measured range a kernel is priced by its
 physical parameters alone, and the error to expect grows to `spread`, what those alone leave.
@@ -21,10 +26,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from traincast.estimate.program import Floats
+from traincast.estimate.program import Floats, Ints
 
 _RESIDUE = 3.0
 """Largest correction, in logarithms (a factor of 20 either way)."""
+FIXED = 128.0
+"""Steps of a feature for each doubling, in a profile and therefore in fitting: the weights of
+shapes that lie close together differ so much that they hold for these very shapes alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,13 +53,7 @@ class Residual:
 
     def at(self, features: Floats) -> tuple[Floats, Floats]:
         """Return the correction for each row, and how far it can be trusted (0 to 1)."""
-        scaled = features / self.scales
-        square = (
-            (scaled**2).sum(1)[:, None]
-            + (self.points**2).sum(1)[None, :]
-            - 2.0 * scaled @ self.points.T
-        )
-        alike = np.exp(-0.5 * np.maximum(square, 0.0))
+        alike = _alike(features / self.scales, self.points)
         value = self.mean + self.amplitude**2 * (alike @ self.weights)
         known: Floats = alike.max(axis=1, initial=0.0)
         return np.clip(value, -_RESIDUE, _RESIDUE), known
@@ -139,24 +141,27 @@ def _levenberg(off, theta: Floats, free, low: Floats, high: Floats) -> Floats:  
     return theta
 
 
-_NOISES = (0.03, 0.06, 0.12, 0.25)
-_STRETCH = (0.7, 1.0, 1.4, 2.0, 3.0)
+_NOISES = (0.03, 0.06, 0.12, 0.25, 0.4)
+_STRETCH = (0.7, 1.0, 1.4, 2.0, 3.0, 4.5)
 _TURNS = (0.6, 1.7)
-_TRIED = 250
+_TRIED = 350
 """Shapes that decide how far the process reaches; all of them shape it then."""
 _ENOUGH = 50
 """Shapes from which each feature's own reach is tried."""
 
 
-def fit_residual(features: Floats, log_ratio: Floats, scales: Floats) -> tuple[Residual, float]:
+def fit_residual(
+    features: Floats, log_ratio: Floats, scales: Floats, most: int
+) -> tuple[Residual, float]:
     """Return the process that best predicts each shape from the others, and its error there.
 
     `scales` are multiplied by one common stretch, then each on its own where that predicts left-out
-    shapes better. Each row of `features` is a different shape.
+    shapes better. Each row of `features` is a different shape, in steps of 1 / `FIXED`; `most` of
+    them are kept.
     """
-    mean = float(np.median(log_ratio))
+    mean = short(float(np.median(log_ratio)))
     rest = np.clip(log_ratio - mean, -_RESIDUE, _RESIDUE)
-    amplitude = max(float(np.sqrt(np.mean(rest**2))), 0.02)
+    amplitude = short(max(float(np.sqrt(np.mean(rest**2))), 0.02))
     tried = np.arange(len(rest))
     if len(rest) > _TRIED:
         tried = np.random.default_rng(0).permutation(len(rest))[:_TRIED]
@@ -177,20 +182,49 @@ def fit_residual(features: Floats, log_ratio: Floats, scales: Floats) -> tuple[R
             found = judge(reach)
             if found[0] < 0.995 * error:
                 error, noise, scales = *found, reach
+    scales = np.array([short(float(scale)) for scale in scales])
     scaled = features / scales
-    gram = _alike(scaled, amplitude) + noise**2 * np.eye(len(rest))
-    inverse = np.linalg.inv(gram)
-    weights = inverse @ rest
-    spread = float(np.sqrt(np.mean((weights / np.diag(inverse)) ** 2)))
+    kept = _spread_out(scaled, most)
+    points = scaled[kept]
+    cross = amplitude * _alike(scaled, points)
+    # Of all shapes, the kept ones: weights w that make |rest - a·cross·w|² + noise²·wᵀ(a²·own)w
+    # least. Where all are kept, that is the usual process.
+    own = _alike(points, points) + 1e-6 * np.eye(len(points))
+    solved = np.linalg.solve(cross.T @ cross + noise**2 * own, cross.T)
+    weights = solved @ rest / amplitude
+    leverage = np.clip(np.einsum("ij,ji->i", cross, solved), 0.0, 0.999)
+    off = (rest - amplitude * cross @ weights) / (1.0 - leverage)
     residual = Residual(
-        mean=mean, amplitude=amplitude, noise=noise, scales=scales, points=scaled, weights=weights
+        mean=mean, amplitude=amplitude, noise=noise, scales=scales, points=points, weights=weights
     )
-    return residual, spread
+    return residual, float(np.sqrt(np.mean(np.clip(off, -_RESIDUE, _RESIDUE) ** 2)))
+
+
+def _spread_out(scaled: Floats, most: int) -> Ints:
+    """Return which shapes to keep: each the least alike to those before it (pivoted Cholesky)."""
+    count = len(scaled)
+    if count <= most:
+        return np.arange(count)
+    left, rows = np.ones(count), np.zeros((most, count))
+    chosen = np.zeros(most, dtype=np.int64)
+    for i in range(most):
+        pick = int(left.argmax())
+        row = _alike(scaled[pick : pick + 1], scaled)[0] - rows[:i, pick] @ rows[:i]
+        rows[i] = row / np.sqrt(max(left[pick], 1e-9))
+        left = np.maximum(left - rows[i] ** 2, 0.0)
+        left[pick] = 0.0
+        chosen[i] = pick
+    return chosen
+
+
+def short(value: float) -> float:
+    """Return a number as a profile holds it: four digits."""
+    return float(f"{value:.4g}")
 
 
 def _left_out(scaled: Floats, rest: Floats, amplitude: float) -> tuple[float, float]:
     """Return the mean error in predicting each shape from the others, and the noise it takes."""
-    values, vectors = np.linalg.eigh(_alike(scaled, amplitude))
+    values, vectors = np.linalg.eigh(amplitude**2 * _alike(scaled, scaled))
     turned, squares = vectors.T @ rest, vectors**2
     found = []
     for noise in _NOISES:
@@ -200,9 +234,9 @@ def _left_out(scaled: Floats, rest: Floats, amplitude: float) -> tuple[float, fl
     return min(found)
 
 
-def _alike(scaled: Floats, amplitude: float) -> Floats:
-    """Return how far each two shapes go together."""
-    length = (scaled**2).sum(1)
-    square = length[:, None] + length[None, :] - 2.0 * scaled @ scaled.T
-    alike: Floats = amplitude**2 * np.exp(-0.5 * np.maximum(square, 0.0))
+def _alike(one: Floats, other: Floats) -> Floats:
+    """Return how far each shape of one list goes with each of another: 1 for the same."""
+    square = (one**2).sum(1)[:, None] + (other**2).sum(1)[None, :] - 2.0 * one @ other.T
+    apart = np.sqrt(3.0 * np.maximum(square, 0.0))
+    alike: Floats = (1.0 + apart) * np.exp(-apart)
     return alike

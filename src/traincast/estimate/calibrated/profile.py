@@ -19,13 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from traincast.errors import InputFileError
-from traincast.estimate.calibrated.models import KernelModel, Residual
+from traincast.estimate.calibrated.models import FIXED, KernelModel, Residual, short
 
 SCHEMA = 1
 """Version of the form; a profile of another version is refused."""
 LARGEST = 500_000
 """Bytes that a profile may take."""
-_FIXED = 128.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,28 +88,24 @@ def profile_to_json(profile: Profile) -> str:
         "schema": SCHEMA,
         "device": profile.device,
         "provenance": dict(profile.provenance),
-        "gap_s": _short(profile.gap_s),
+        "gap_s": short(profile.gap_s),
         "factors": dict(profile.factors),
         "errors": {k: list(v) for k, v in profile.errors.items()},
         "host": None
         if host is None
         else {
-            "ops": {k: [_short(v) for v in row] for k, row in host.ops.items()},
-            "python_s": _short(host.python_s),
-            "infer_s": _short(host.infer_s),
-            "parameter_s": _short(host.parameter_s),
-            "update": {k: [_short(v) for v in row] for k, row in host.update.items()},
-            **({"fresh_s": _short(host.fresh_s)} if host.fresh_s else {}),
+            "ops": {k: [short(v) for v in row] for k, row in host.ops.items()},
+            "python_s": short(host.python_s),
+            "infer_s": short(host.infer_s),
+            "parameter_s": short(host.parameter_s),
+            "update": {k: [short(v) for v in row] for k, row in host.update.items()},
+            **({"fresh_s": short(host.fresh_s)} if host.fresh_s else {}),
             "scale": host.scale,
         },
-        "updates": {k: [_short(v) for v in u] for k, u in sorted(profile.updates.items())},
+        "updates": {k: [short(v) for v in u] for k, u in sorted(profile.updates.items())},
         "models": {key: _model_form(model) for key, model in sorted(profile.models.items())},
     }
     return json.dumps(body, indent=1) + "\n"
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.4g}")
 
 
 def _packed(raw: bytes) -> str:
@@ -126,22 +121,22 @@ def _unpacked(text: str) -> bytes:
 
 def _model_form(model: KernelModel) -> dict[str, Any]:
     form: dict[str, Any] = {
-        "compute": _short(model.compute),
-        "bandwidth": _short(model.bandwidth),
-        "floor_s": _short(model.floor_s),
-        "error": _short(model.error),
-        "spread": _short(model.spread),
+        "compute": short(model.compute),
+        "bandwidth": short(model.bandwidth),
+        "floor_s": short(model.floor_s),
+        "error": short(model.error),
+        "spread": short(model.spread),
         "rows": model.rows,
     }
     r = model.residual
     if r is not None:
         order = np.lexsort(r.points.T)
-        points = np.rint(r.points[order] * r.scales * _FIXED).astype("<i2")
+        points = np.rint(r.points[order] * r.scales * FIXED).astype("<i2")
         form["residual"] = {
-            "mean": _short(r.mean),
-            "amplitude": _short(r.amplitude),
-            "noise": _short(r.noise),
-            "scales": [_short(float(s)) for s in r.scales],
+            "mean": short(r.mean),
+            "amplitude": short(r.amplitude),
+            "noise": short(r.noise),
+            "scales": [short(float(s)) for s in r.scales],
             "points": _packed(points.T.tobytes()),
             "weights": _packed(r.weights[order].astype("<f4").tobytes()),
         }
@@ -207,7 +202,7 @@ def _model(form: Mapping[str, Any]) -> KernelModel:
             amplitude=float(r["amplitude"]),
             noise=float(r["noise"]),
             scales=scales,
-            points=packed.reshape(len(scales), len(weights)).T / _FIXED / scales,
+            points=packed.reshape(len(scales), len(weights)).T / FIXED / scales,
             weights=weights,
         )
     return KernelModel(

@@ -146,17 +146,20 @@ def features_of(family: str, kernels: Kernels, index: Ints) -> Floats:
             [np.log2(dims), _aligned(dims[:, 0]), _aligned(dims[:, 1]), _aligned(dims[:, 2])]
         )
     if family == "attention":
-        return np.column_stack([np.log2(dims), 2.0 * (kernels.done[index] < 1.0)])
+        causal = 2.0 * (kernels.done[index] < 1.0)
+        return np.column_stack([np.log2(dims), causal, _aligned(dims[:, 1])])
     traffic = np.maximum(kernels.read[index] + kernels.write[index], 1.0)
     if family == "norm":
         space = np.maximum(kernels.space[index], 1.0)
         logs = np.log2(np.column_stack([dims[:, 0], dims[:, 1], space]))
-        return np.column_stack([logs, _aligned(space)])
+        return np.column_stack([logs, _aligned(space), _aligned(dims[:, 1])])
     if family in ROWWISE:
-        rowwise: Floats = np.log2(dims[:, :3])
-        return rowwise
+        sides = _aligned(dims[:, 0]), _aligned(dims[:, 1])
+        return np.column_stack([np.log2(dims[:, :3]), *sides])
     if family == "pool":
         return np.column_stack([np.log2(traffic), np.log2(kernels.window[index].prod(axis=1))])
+    if family == "copy":
+        return np.column_stack([np.log2(traffic), np.log2(dims[:, 0])])
     return np.log2(traffic)[:, None]
 
 
@@ -186,11 +189,12 @@ SCALES: Mapping[str, Floats] = {
     "gconv": np.array([2.0, 1.5, 1.5, 2.0, 1.0, 1.0, 1.0, 3.0, 2.5, 2.5, 3.0, 0.5]),
     "dwconv": np.array([2.0, 1.5, 1.5, 2.0, 1.0, 1.0, 1.0, 3.0, 2.5, 2.5, 3.0, 4.0]),
     "gemm": np.array([1.5, 1.5, 1.5, 2.0, 4.0, 4.0, 4.0]),
-    "attention": np.array([1.5, 1.5, 1.0, 2.0, 2.0]),
-    "norm": np.array([2.0, 2.0, 3.0, 3.0]),
-    "softmax": np.array([2.0, 2.0, 3.0]),
-    "reduction": np.array([2.0, 2.0, 3.0]),
+    "attention": np.array([1.5, 1.5, 1.0, 2.0, 2.0, 3.0]),
+    "norm": np.array([2.0, 2.0, 3.0, 3.0, 2.0]),
+    "softmax": np.array([2.0, 2.0, 3.0, 4.0, 2.0]),
+    "reduction": np.array([2.0, 2.0, 3.0, 4.0, 4.0]),
     "pool": np.array([2.0, 1.5]),
+    "copy": np.array([2.0, 1.5]),
 }
 """Distances over which shapes are alike, in the features' units; stretched in fitting."""
 STREAM_SCALES = np.array([2.0])

@@ -24,7 +24,8 @@ def _view(c: Case) -> Costs:
     out = total(c.outs)
     if fn in ("split", "unbind"):
         name = "cat" if fn == "split" else "stack"
-        return Costs((), (Kernel(name, "copy", 0, 0, out, x.size, each=x.each),))
+        dims = (len(c.outs), 0, 0, 0)
+        return Costs((), (Kernel(name, "copy", 0, 0, out, x.size, dims, each=x.each),))
     if fn == "expand":
         y = c.outs[0]
         if y.n == x.n:
@@ -102,7 +103,8 @@ register(
 def _concat(c: Case) -> Costs:
     """Backward is free, each input's gradient being a slice of the output's, but for a cast."""
     y = c.outs[0]
-    forward = Kernel("cat", "copy", 0, 0, total(c.ins), y.size, each=y.each)
+    dims = (len(c.ins), 0, 0, 0)
+    forward = Kernel("cat", "copy", 0, 0, total(c.ins), y.size, dims, each=y.each)
     back = [
         Kernel("_to_copy", "copy", 0, 0, x.n * y.each, x.size, each=y.each)
         for x in c.ins

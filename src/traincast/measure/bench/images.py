@@ -17,13 +17,15 @@ _SINGLE = (
     "group_norm", "group_norm_backward", "max_pool",
     "max_pool_backward", "max_pool_2x2", "max_pool_2x2_backward", "avg_pool", "avg_pool_backward",
     "avg_pool_2x2", "avg_pool_2x2_backward", "mean_space", "mean_space_backward", "sum_space",
-    "layout", "scale", "scale_backward", "cat", "cat_4", "narrow", "permuted_layer_norm", "bias",
+    "layout", "scale", "scale_backward", "cat", "cat_4", "cat_13", "narrow", "permuted_layer_norm", "bias",
     "bias", "add_narrow", "residual",
 )  # fmt: skip
 _CHANNELS_SEEN = (
     8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 120, 128, 144, 160, 192, 224, 240, 256, 288,
     320, 384, 448, 480, 512, 576, 640, 672, 768, 960, 1024, 1152, 1280, 1536, 2048,
 )  # fmt: skip
+GROWTH = 32
+"""Channels of each of the twelve further images that `cat_13` joins, as dense blocks do."""
 _MOVES = ("roll", "permute", "permute_back")
 _RESIZES = ("nearest", "nearest_backward", "bilinear", "bilinear_backward")
 
@@ -78,6 +80,7 @@ def image(group: Group) -> dict[str, Call]:
     channel = weight[:1].contiguous()
     wide = tensor((c["n"], 2 * c["c"], c["size"], c["size"]), c["dtype"], nhwc)
     small = weight / c["size"] ** 2
+    grown = tensor((c["n"], GROWTH, c["size"], c["size"]), c["dtype"], nhwc)
     calls.update({
         "mean_space": lambda: x.mean((2, 3)),
         "mean_space_backward": lambda: small.expand(x.shape).contiguous(memory_format=same),
@@ -87,6 +90,7 @@ def image(group: Group) -> dict[str, Call]:
         "scale_backward": lambda: (x * y).sum((2, 3), keepdim=True),
         "cat": lambda: torch.cat([x, y], 1),
         "cat_4": lambda: torch.cat([x, y, x, y], 1),
+        "cat_13": lambda: torch.cat([x, *[grown] * 12], 1),
         "bias": lambda: x.add_(channel),
         "add_narrow": lambda: x + wide.narrow(1, 0, c["c"]),
         "residual": lambda: x + y,

@@ -20,6 +20,8 @@ _BATCHES = (1, 4, 8, 16, 32, 64, 128, 256)
 _BATCHES_HERE = (1, 2, 4, 8, 8, 16, 32)
 _LAST = 0.15
 """Share of convolutions that a CPU also runs with channels last."""
+_LAST_WIDE = 0.25
+"""The same for a GPU and types of four bytes; smaller ones always run in both layouts."""
 _CHANNELS = (16, 24, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)
 
 
@@ -124,7 +126,8 @@ def _conv_layouts(draw: random.Random, shape: Case, forms: tuple[str, ...]) -> I
     if cin == 3:
         forms = tuple(form for form in forms if form != "data")  # images need no gradient
     flops = 2.0 * batch * weights * (side if turned else after) ** 2
-    for layout in ("nchw", "nhwc") if cuda or draw.random() < _LAST else ("nchw",):
+    last = _LAST if not cuda else _LAST_WIDE if width == 4 else 1.0
+    for layout in ("nchw", "nhwc") if draw.random() < last else ("nchw",):
         keys = {"n": batch, **shape, "layout": layout, "dtype": dtype}
         yield Group("conv", keys, "form", forms, 2 * batch * image + weights, flops)
 
@@ -160,7 +163,7 @@ def attention_groups(draw: random.Random) -> Iterator[Group]:
     """Yield attention over sequences, causal or not, with shared heads or not."""
     while True:
         heads = draw.choice((3, 4, 6, 8, 12, 16, 32))
-        seq = draw.choice((49, 64, 128, 197, 256, 512, 1024, 2048, 4096, 8192))
+        seq = draw.choice((49, 64, 77, 128, 197, 256, 384, 512, 577, 1024, 2048, 4096, 8192))
         b = max(1, min(256, int(2 ** draw.uniform(0, 18) / seq)))
         kv = draw.choice((heads, heads, max(1, heads // 4)))
         if heads % kv:

@@ -1,6 +1,7 @@
 """Times single kernels on this machine's device, as rows of JSON.
 
     python bench.py OUT.jsonl [--minutes 10] [--quick] [--device cuda|cpu] [--seed 0]
+                    [--families conv gemm …] [--types bf16 …]
 
 The first row tells what was measured on. Then one row a case, written at once, families in turn, so
 that a shorter run measures fewer of each. A run that is stopped loses nothing: the same command
@@ -19,7 +20,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -87,21 +88,34 @@ _EARLY = 20
 _QUICK_MINUTES, _MINUTES = 2.0, 10.0
 
 
-def groups(seed: int) -> Iterator[Group]:
+def groups(seed: int, only: Collection[str] = (), types: Collection[str] = ()) -> Iterator[Group]:
     """Yield groups of all families in turn, without end; much the same ones for the same seed.
 
     Families with few cases come early: a share of them before each turn of the others, so that
-    even the shortest run has some of each.
+    even the shortest run has some of each. `only` and `types` leave out other families and types.
     """
+
+    def wanted(group: Group) -> bool:
+        return not types or group.keys["dtype"] in types
+
     first = itertools.chain.from_iterable(
-        draw(random.Random(f"{seed}{name}")) for name, (draw, _) in FIRST.items()
+        draw(random.Random(f"{seed}{name}"))
+        for name, (draw, _) in FIRST.items()
+        if not only or name in only
     )
-    drawn = {name: entry[0](random.Random(f"{seed}{name}")) for name, entry in FAMILIES.items()}
+    drawn = {
+        name: filter(wanted, entry[0](random.Random(f"{seed}{name}")))
+        for name, entry in FAMILIES.items()
+        if not only or name in only
+    }
     fits = _fits()
     here = {} if HERE.device == "cuda" else TURN
-    turn = {name: here.get(name, entry[2]) for name, entry in FAMILIES.items()}
+    turn = {name: here.get(name, FAMILIES[name][2]) for name in drawn}
     while True:
-        yield from itertools.islice(first, _EARLY)
+        early = list(itertools.islice(first, _EARLY))
+        yield from early
+        if not drawn and not early:
+            return
         for name, count in turn.items():
             yield from itertools.islice(filter(fits, drawn[name]), count)
 
@@ -141,14 +155,20 @@ def case_key(case: Case) -> str:
 
 
 def measure(
-    seed: int, done: set[str], deadline: float, begin: Callable[[Case], None] = lambda _: None
+    seed: int,
+    done: set[str],
+    deadline: float,
+    begin: Callable[[Case], None] = lambda _: None,
+    only: Collection[str] = (),
+    types: Collection[str] = (),
 ) -> Iterator[Case]:
     """Yield measured rows until the clock (`time.monotonic`) passes `deadline`.
 
-    Cases whose key is in `done` are left out; `begin` is told of each before it runs. Ends the
+    Cases whose key is in `done` are left out, and all families but `only` and all types but
+    `types` where there are any; `begin` is told of each case before it runs. Ends the
     process with status 3, after the row that says why, when the device is no longer usable.
     """
-    for count, group in enumerate(groups(seed)):
+    for count, group in enumerate(groups(seed, only, types)):
         todo = [case for case in group.cases() if case_key(case) not in done]
         if time.monotonic() > deadline:
             return
@@ -269,7 +289,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="default 10; with --quick 2")
     parser.add_argument("--quick", action="store_true", help="the most valuable cases alone")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default cuda if there is one")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="another one draws other cases")
+    parser.add_argument("--families", nargs="+", default=(), choices=(*FIRST, *FAMILIES))
+    parser.add_argument("--types", nargs="+", default=(), choices=("fp32", "tf32", "bf16", "fp16"))
     options = parser.parse_args(argv)
     start(options.device)
     here = header(options.seed)
@@ -280,7 +302,8 @@ def main(argv: list[str] | None = None) -> int:
         if file.tell() == 0:
             file.write(json.dumps({"header": here}) + "\n")
         try:
-            for measured in measure(options.seed, done, deadline):
+            how = {"only": options.families, "types": options.types}
+            for measured in measure(options.seed, done, deadline, **how):
                 file.write(json.dumps(measured) + "\n")
                 file.flush()
                 errors += "error" in measured
