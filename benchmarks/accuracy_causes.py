@@ -188,7 +188,7 @@ def _by_group(step: Step, device: Device, engine: Calibrated) -> tuple[dict[str,
         model = engine.model(key, family)[0]
         known = np.ones(len(index))
         if model.residual is not None:
-            features = features_of(family, kernels, index)
+            features = features_of(family, kernels, index, device.units)
             same = features.shape[1] == len(model.residual.scales)
             known = model.residual.at(features)[1] if same else np.zeros(len(index))
         unmeasured += float(seconds[index[known < FAR]].sum()) / total

@@ -37,6 +37,7 @@ PROFILED = {
     "_to_copy": ("copy",),
     "clone": ("copy",),
     "copy_.permute": ("copy",),
+    "copy_.transpose": ("copy",),
     "copy_.narrow": ("copy",),
     "relu": ("clamp_min",),
     "hardtanh": ("clamp",),

@@ -2,7 +2,7 @@
 
     python benchmarks/h200_profile.py [--steps ../shared/data/h200/train_steps.csv]
 
-The same as `traincast calibrate --from benchmarks/data/h200/kernels*.jsonl.gz --name h200`, and then
+The same as `traincast calibrate --from benchmarks/data/h200/kernels*.jsonl.gz --name h200`, then
 two things that kernels cannot tell, from training steps: one factor for the host, and how far real
 steps lie from predicted ones (the 3rd and 97th percentile of measured over predicted in each
 regime, which cover about 90 % of a network's runs when that network is left out). No kernel's time
@@ -88,7 +88,7 @@ def main() -> None:
         profile = judged(profile, options.steps)
     text = profile_to_json(profile)
     if len(text) > LARGEST:
-        print(f"the profile takes {len(text)} bytes, more than {LARGEST}")
+        raise SystemExit(f"the profile takes {len(text)} bytes, more than {LARGEST}")
     write_text(OUT, text)
     print(f"{OUT}: {len(profile.models)} models, {len(text)} bytes")
     print(f"factors {dict(profile.factors)}, errors {dict(profile.errors)}")

@@ -155,7 +155,7 @@ def _table(samples: Sequence[Sample]) -> Kernels:
     return kernel_table([(0, s.phase, s.kernel) for s in samples])
 
 
-def thinned(samples: list[Sample]) -> tuple[list[Sample], list[Sample]]:
+def thinned(samples: list[Sample], units: int) -> tuple[list[Sample], list[Sample]]:
     """Return the samples to fit, and the others."""
     family = samples[0].kernel.family
     most = KEPT.get(family, KEPT_ELSE)
@@ -163,7 +163,8 @@ def thinned(samples: list[Sample]) -> tuple[list[Sample], list[Sample]]:
     if len(samples) <= most:
         return samples, []
     pool = order[: 20 * most]
-    scaled = features_of(family, _table([samples[i] for i in pool]), np.arange(len(pool)))
+    table = _table([samples[i] for i in pool])
+    scaled = features_of(family, table, np.arange(len(pool)), units)
     scaled = scaled / scales_of(family, family)
     chosen = _far(scaled, most // 2)
     chosen += [i for i in range(len(pool)) if i not in set(chosen)][: most - len(chosen)]
@@ -219,7 +220,8 @@ def off(
     measured = np.log([s.seconds for s in samples])
     extra = np.zeros(len(samples))
     if model.residual is not None:
-        extra, _ = model.residual.at(features_of(family, table, np.arange(len(samples))))
+        shapes = features_of(family, table, np.arange(len(samples)), device.units)
+        extra = model.residual.at(shapes)[0]
     return np.abs(base - measured), np.abs(base + extra - measured)
 
 
@@ -251,7 +253,7 @@ def fitted(rows: list[Published], name: str) -> Profile:
     groups: dict[str, list[Sample]] = defaultdict(list)
     for case in cases:
         groups[case.sample.key].append(case.sample)
-    split = {key: thinned(group) for key, group in groups.items()}
+    split = {key: thinned(group, device.units) for key, group in groups.items()}
     models = fit_models([s for kept, _ in split.values() for s in anchored(kept)], device)
     timed = Counter(c.sample.key for c in cases if c.source in SOURCES)
     errors = {

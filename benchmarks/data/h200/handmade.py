@@ -1,9 +1,10 @@
 """Networks that no zoo has, as people write them by hand; each returns a module and its inputs."""
 
 import math
+from itertools import pairwise
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 
@@ -23,9 +24,7 @@ class UNet(nn.Module):
         super().__init__()
         widths = [width * 2**i for i in range(5)]
         self.down = nn.ModuleList(double(a, b) for a, b in zip([3, *widths], widths, strict=False))
-        self.up = nn.ModuleList(
-            nn.ConvTranspose2d(b, a, 2, stride=2) for a, b in zip(widths, widths[1:], strict=False)
-        )
+        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, stride=2) for a, b in pairwise(widths))
         self.join = nn.ModuleList(double(2 * a, a) for a in widths[:-1])
         self.head = nn.Conv2d(width, classes, 1)
 
@@ -262,11 +261,11 @@ class Auto(nn.Module):
         widths = [3, width, 2 * width, 4 * width, 8 * width]
         down = [
             nn.Sequential(nn.Conv2d(a, b, 4, 2, 1), nn.BatchNorm2d(b), nn.LeakyReLU(0.2))
-            for a, b in zip(widths, widths[1:], strict=False)
+            for a, b in pairwise(widths)
         ]
         up = [
             nn.Sequential(nn.ConvTranspose2d(b, a, 4, 2, 1), nn.BatchNorm2d(a), nn.ReLU())
-            for a, b in zip(widths[1:], widths[2:], strict=False)
+            for a, b in pairwise(widths[1:])
         ]
         self.down = nn.Sequential(*down)
         self.code, self.decode = nn.Linear(32768, 2 * hidden), nn.Linear(hidden, 32768)
@@ -320,6 +319,6 @@ def perceptron(batch=1024):
     """A plain stack of layers over a table."""
     widths = [256, 2048, 2048, 2048, 1024, 512]
     layers = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in pairwise(widths):
         layers += [nn.Linear(a, b), nn.BatchNorm1d(b), nn.ReLU(), nn.Dropout(0.2)]
     return nn.Sequential(*layers, nn.Linear(512, 10)), torch.randn(batch, 256)

@@ -6,7 +6,8 @@ itself; `launches` says how many that are. Copies have names by what they do:
 
     clone            as it lies, one stretch of memory to another
     _to_copy         into another element type, in the same order
-    copy_.permute    into another order of axes
+    copy_.permute    into another order of axes, the innermost axis staying so
+    copy_.transpose  into an order in which another axis is innermost
     copy_.narrow     into or out of a part of a larger tensor
 
 An elementwise kernel that has several orders or broadcast operands to go by is `add.strided`: it
@@ -36,14 +37,23 @@ def launched(case: Case, costs: Costs, moves: Moves) -> Costs:
     if case.attrs.get("square"):
         costs = costs._replace(data=tuple(map(_first_power, costs.data)))
     return costs._replace(
-        forward=_copies(case, moves.forward) + _each(costs.forward, case),
-        data=_copies(case, moves.backward) + _each(costs.data, case),
+        forward=_copies(case, moves.forward, "turned") + _each(costs.forward, case),
+        data=_copies(case, moves.backward, "turned_back") + _each(costs.data, case),
         weight=_each(costs.weight, case),
     )
 
 
-def _copies(case: Case, which: tuple[int, ...]) -> tuple[Kernel, ...]:
-    return tuple([_copy("copy_.permute", case.ins[i] if i >= 0 else case.outs[~i]) for i in which])
+def _copies(case: Case, which: tuple[int, ...], turned: str) -> tuple[Kernel, ...]:
+    return tuple(
+        [_copy(_moved(case, i, turned), case.ins[i] if i >= 0 else case.outs[~i]) for i in which]
+    )
+
+
+def _moved(case: Case, which: int, turned: str) -> str:
+    """Return the name of a copy into another order."""
+    known = case.attrs.get(turned, ())
+    assert isinstance(known, tuple)
+    return "copy_.transpose" if which in known else "copy_.permute"
 
 
 def _each(kernels: Iterable[Kernel], case: Case) -> tuple[Kernel, ...]:
@@ -90,7 +100,8 @@ def _zeros(size: float, each: float) -> Kernel:
 def _clone(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
     if case.attrs.get("free"):
         return ()
-    return (kernel if case.attrs.get("streaming") else kernel._replace(name="copy_.permute"),)
+    streaming = case.attrs.get("streaming")
+    return (kernel if streaming else kernel._replace(name=_moved(case, 0, "turned")),)
 
 
 def _part(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:

@@ -31,9 +31,11 @@ class Found(NamedTuple):
     backward: tuple[int, ...]
     """The same in backward, where ~j is the gradient of output j."""
     attrs: Mapping[str, Attr]
-    """What else changes: `nhwc` where an image has its channels last, `strided` where a linear
-    layer's input does not fold into rows, `streaming` where a clone keeps the order, `free` where
-    it has nothing to do, `forms` of an elementwise op forward and for each input's gradient:
+    """What else changes: `turned` and `turned_back`, those of the copies forward and backward whose
+    innermost axis becomes another one, `nhwc` where an image has its channels last, `strided` where
+    a linear layer's input does not fold into rows, `streaming` where a clone keeps the order,
+    `free` where it has nothing to do, `forms` of an elementwise op forward and for each input's
+    gradient:
     `strided` where operands lie in several orders or are broadcast, `mixed` where types differ."""
 
 
@@ -105,9 +107,25 @@ class _Follower:
             found += [contiguous(s) for s in outs[len(found) :]]
             self.laid.update(zip(op.outputs, found, strict=True))
 
+    def _copied(self, i: int, which: int, laid: Laid, last: bool = False) -> None:
+        """Note that op i first copies a tensor into the order of its axes, or channels last."""
+        self.before[i].append(which)
+        self._turned(i, "turned", which, laid, last)
+
+    def _copied_back(self, i: int, which: int, laid: Laid, last: bool = False) -> None:
+        """The same in backward."""
+        self.after[i].append(which)
+        self._turned(i, "turned_back", which, laid, last)
+
+    def _turned(self, i: int, key: str, which: int, laid: Laid, last: bool) -> None:
+        if laid.innermost != image(laid.shape, last).innermost:
+            known = self.attrs[i].get(key, ())
+            assert isinstance(known, tuple)
+            self.attrs[i][key] = (*known, which)
+
     def _contiguous_inputs(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
         if ins and not ins[0].contiguous:
-            self.before[i].append(0)
+            self._copied(i, 0, ins[0])
         return [contiguous(s) for s in outs]
 
     _layer_norm = _rms_norm = _group_norm = _softmax = _rnn = _contiguous_inputs
@@ -127,7 +145,7 @@ class _Follower:
             return [Laid(s, x.strides) for s in outs]
         view = x.viewed(outs[0])
         if view is None:
-            self.before[i].append(0)
+            self._copied(i, 0, x)
         return [view or contiguous(outs[0])]
 
     def _copy(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
@@ -141,6 +159,8 @@ class _Follower:
             return [preserved(x)]
         if fn == "clone" and x.contiguous:
             self.attrs[i]["free"] = True
+        elif fn == "clone":
+            self._turned(i, "turned", 0, x, last=False)
         if fn == "pad":
             return [image(outs[0], x.prefers_channels_last)]
         return [contiguous(s) for s in outs]
@@ -181,7 +201,7 @@ class _Follower:
             self.attrs[i]["nhwc"] = True
         for index, x in enumerate(ins):
             if not (x.channels_last if last else x.contiguous):
-                self.before[i].append(index)
+                self._copied(i, index, x, last)
         return [image(s, last) for s in outs]
 
     def _linear(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
@@ -189,11 +209,13 @@ class _Follower:
         if not x.contiguous and len(x.shape) > 2:
             self.attrs[i]["strided"] = True
             if x.viewed(_rows(x.shape)) is None:
-                self.before[i].append(0)
+                self._copied(i, 0, x)
         return [contiguous(s) for s in outs]
 
     def _matmul(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
-        self.before[i] += [index for index, x in enumerate(ins[:2]) if not _is_matrix(x)]
+        for index, x in enumerate(ins[:2]):
+            if not _is_matrix(x):
+                self._copied(i, index, x)
         return [contiguous(s) for s in outs]
 
     def _attention(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
@@ -245,9 +267,9 @@ class _Follower:
 
     def _contiguous_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
         if not outs[0].contiguous:
-            self.after[i].append(~0)
+            self._copied_back(i, ~0, outs[0])
         if not ins[0].contiguous and op.kind != "softmax":
-            self.after[i].append(0)
+            self._copied_back(i, 0, ins[0])
         return [contiguous(x.shape) for x in ins]
 
     _layer_norm_grad = _rms_norm_grad = _group_norm_grad = _contiguous_grad
@@ -266,7 +288,7 @@ class _Follower:
             return [contiguous(x.shape)]
         view = grad.viewed(x.shape)
         if view is None:
-            self.after[i].append(~0)
+            self._copied_back(i, ~0, grad)
         return [view or contiguous(x.shape)]
 
     def _copy_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
@@ -307,15 +329,24 @@ class _Follower:
         last, grad = bool(self.attrs[i].get("nhwc")), outs[0]
         if not (grad.channels_last if last else grad.contiguous):
             # Once for the gradient of the data and once for that of the weight.
-            wanted = sum(name in self.needs_grad for name in op.inputs[:2])
-            self.after[i] += [~0] * wanted
+            for _ in range(sum(name in self.needs_grad for name in op.inputs[:2])):
+                self._copied_back(i, ~0, grad, last)
         elif last and grad.shape[2:] == (1, 1):
             self.after[i].append(~0)
-        self.after[i] += self.before[i]
+        self._again(i)
         if 1 in self.before[i]:
             # The weight's gradient, in the order of the convolution, is turned to its own.
             self.after[i].append(1)
         return [image(x.shape, last) for x in ins]
+
+    def _again(self, i: int) -> None:
+        """Note that backward copies the inputs that forward has copied."""
+        turned, back = self.attrs[i].get("turned", ()), self.attrs[i].get("turned_back", ())
+        assert isinstance(turned, tuple)
+        assert isinstance(back, tuple)
+        self.after[i] += self.before[i]
+        if turned:
+            self.attrs[i]["turned_back"] = (*back, *turned)
 
     def _batch_norm_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
         if self._by_pytorch(op):
@@ -328,26 +359,26 @@ class _Follower:
         last = bool(self.attrs[i].get("nhwc"))
         adaptive = "adaptive" in str(op.attrs.get("aten"))
         if not adaptive and not (outs[0].channels_last if last else outs[0].contiguous):
-            self.after[i].append(~0)
-        self.after[i] += self.before[i]
+            self._copied_back(i, ~0, outs[0], last)
+        self._again(i)
         return [image(x.shape, last) for x in ins]
 
     _interpolate_grad = _pool_grad
 
     def _linear_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
         if outs[0].viewed(_rows(outs[0].shape)) is None:
-            self.after[i].append(~0)
+            self._copied_back(i, ~0, outs[0])
         return [contiguous(x.shape) for x in ins]
 
     def _matmul_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
         if not _is_matrix(outs[0]):
-            self.after[i].append(~0)
+            self._copied_back(i, ~0, outs[0])
         return [contiguous(x.shape) for x in ins]
 
     def _attention_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
         if op.attrs.get("algorithm") == "math":
             if not outs[0].contiguous:
-                self.after[i].append(~0)
+                self._copied_back(i, ~0, outs[0])
             return [contiguous(x.shape) for x in ins]
         if self._by_cudnn(op):
             if outs[0].strides != self.laid[op.outputs[0]].strides:

@@ -38,6 +38,12 @@ class Laid(NamedTuple):
         return _packed(self, order)
 
     @property
+    def innermost(self) -> int:
+        """The axis whose elements lie closest together; of axes of length 1 none is."""
+        axes = [i for i, length in enumerate(self.shape) if length > 1]
+        return min(axes, key=lambda i: (self.strides[i] or 2**62, -i), default=-1)
+
+    @property
     def prefers_channels_last(self) -> bool:
         """Tell which of the two orders of an image an op would choose for its result.
 

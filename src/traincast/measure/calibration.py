@@ -27,7 +27,7 @@ from traincast.measure.rows import Row, kernel_of
 _MATRIX = ("gemm", "conv", "attention")
 _LEAST = 6
 """Rows that a model of its own takes; fewer only count for their family's."""
-_MOST = {"conv": 700, "gemm": 400}
+_MOST = {"conv": 500, "gemm": 500, "attention": 200}
 _MOST_OTHERS = 120
 """Shapes that a model keeps: enough for real networks, few enough for a small file."""
 
@@ -188,8 +188,11 @@ def samples_of(rows: Iterable[Row]) -> Iterable[Sample]:
         if made is None:
             continue
         phase, kernel = made
-        groups = kernel.dims[3]
-        species = species_of(kernel.name, kernel.family, phase, _depth(phase, kernel), groups)
+        window = kernel.window if kernel.stride == 1 else ()
+        depth = _depth(phase, kernel)
+        species = species_of(
+            kernel.name, kernel.family, phase, kernel.dims, kernel.each, depth, window
+        )
         dtype = str(row["dtype"])
         if kernel.family not in _MATRIX and dtype == "tf32":
             dtype = "fp32"
@@ -239,7 +242,7 @@ def fit_model(group: Sequence[Sample], key: str, device: Device) -> KernelModel:
     )
     off = np.log(seconds / plain.base(flops, traffic, peak, bandwidth))
     spread = float(np.sqrt(np.mean(off**2)))
-    features = features_of(family, table, np.arange(len(group)))
+    features = features_of(family, table, np.arange(len(group)), device.units)
     features, off = _distinct(features, off)
     if len(off) < _LEAST:
         return KernelModel(

@@ -48,25 +48,24 @@ def _conv(row: Row) -> tuple[int, Kernel]:
         int(row[x]) for x in ("n", "cin", "cout", "size", "stride", "groups")
     )
     form = str(row["form"])
-    transposed = form.startswith("t_")
-    kh = int(row["kernel"])
-    kw = int(row.get("kernel_w", kh))
-    pads = tuple(int(row.get("padding", k // 2)) for k in (kh, kw))
+    transposed, axes = form.startswith("t_"), int(row.get("axes", 2))
+    kernel = (int(row["kernel"]), int(row.get("kernel_w", row["kernel"])))[:axes]
+    pads = tuple(int(row.get("padding", k // 2)) for k in kernel)
     if "padding_w" in row:
         pads = (pads[0], int(row["padding_w"]))
     if transposed:
-        ho = wo = (size - 1) * stride - 2 * pads[0] + kh
-        weight = (cin, cout // g, kh, kw)
+        out = ((size - 1) * stride - 2 * pads[0] + kernel[0],) * axes
+        weight = (cin, cout // g, *kernel)
     else:
-        ho, wo = ((size + 2 * p - k) // stride + 1 for p, k in zip(pads, (kh, kw), strict=True))
-        weight = (cout, cin // g, kh, kw)
+        out = tuple((size + 2 * p - k) // stride + 1 for p, k in zip(pads, kernel, strict=True))
+        weight = (cout, cin // g, *kernel)
     attrs: dict[str, Attr] = {
-        "stride": (stride, stride), "padding": pads, "dilation": (1, 1), "groups": g,
+        "stride": (stride,) * axes, "padding": pads, "dilation": (1,) * axes, "groups": g,
         "transposed": transposed,
     }  # fmt: skip
-    ins = [_arg((n, cin, size, size), e), _arg(weight, e, role="parameter")]
+    ins = [_arg((n, cin, *(size,) * axes), e), _arg(weight, e, role="parameter")]
     phase = ("forward", "data", "weight").index(form.removeprefix("t_"))
-    return phase, _op("conv", attrs, ins, [_arg((n, cout, ho, wo), e)], phase)
+    return phase, _op("conv", attrs, ins, [_arg((n, cout, *out), e)], phase)
 
 
 def _attention(row: Row) -> tuple[int, Kernel]:
@@ -271,7 +270,7 @@ VECTOR: dict[str, Callable[[Row], Any]] = {
     "heads_back": _moved("copy_.permute", "copy", 1, 1),
     "permute": _moved("copy_.permute", "copy", 1, 1),
     "permute_back": _moved("copy_.permute", "copy", 1, 1),
-    "layout": _moved("copy_.permute", "copy", 1, 1),
+    "layout": _moved("copy_.transpose", "copy", 1, 1),
     "roll": _moved("roll", "copy", 2, 2),
     "cumsum": _moved("cumsum", "copy", 1, 1),
     "sort": lambda row: (

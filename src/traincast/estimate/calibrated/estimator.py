@@ -45,13 +45,13 @@ _CARRIED = {"device": (0.65, 1.95), "host": (0.9, 2.25)}
 """The same for kernels carried over from another device, and another host than the one measured:
 469 published steps on 17 GPUs (benchmarks/published_steps.py), and 2,443 of timm's networks on an
 RTX 3090 (benchmarks/timm_rtx3090.py), of which 93 % lie between."""
-_CONVOLUTIONS = {"conv": "convolution", "gconv": "grouped", "dwconv": "depthwise"}
+_CONVOLUTIONS = {"gconv": "grouped", "dwconv": "depthwise"}
 
 
 def group_of(key: str, family: str) -> str:
     """Return the group that a kernel belongs to, by its key and family."""
     if family == "conv":
-        return _CONVOLUTIONS[key.partition(".")[0]]
+        return _CONVOLUTIONS.get(key.partition(".")[0], "convolution")
     return {"gemm": "matrix", "rnn": "matrix"}.get(family, family if family in GROUPS else "vector")
 
 
@@ -156,7 +156,7 @@ class Calibrated:
             model, source = self.model(key, family)
             seconds[index], bound[index] = self._priced(
                 model, source, flops[index], traffic[index], key.split("|")[1], device,
-                self._correction(model, family, kernels, index),
+                self._correction(model, family, kernels, index, device.units),
             )  # fmt: skip
             seconds[index] *= self.factor(source, *groups_of(key, family))
             if group_of(key, family) == "grouped":
@@ -211,17 +211,20 @@ class Calibrated:
             low, high = self.profile.errors.get(regime, (low, high))
         return seconds * low, seconds * high
 
-    def _correction(self, model: KernelModel, family: str, kernels: Kernels, index: Ints) -> Floats:
+    def _correction(
+        self, model: KernelModel, family: str, kernels: Kernels, index: Ints, units: int
+    ) -> Floats:
         """Return the correction by shape of some kernels, in logarithms of seconds.
 
         A model that stands in for kernels of another family knows them by other features.
         """
         if model.residual is not None and "shapes" in self.parts:
-            features = features_of(family, kernels, index)
+            features = features_of(family, kernels, index, units)
             if features.shape[1] == len(model.residual.scales):
                 # A sum of many kernels goes by their mean: of what is spread by e in logarithms,
                 # the mean lies e²/2 above the middle.
-                return model.residual.at(features)[0] + 0.5 * min(model.error, 0.2) ** 2
+                value, _, same = model.residual.at(features)
+                return value + 0.5 * (1.0 - same) * min(model.error, 0.2) ** 2
         return np.zeros(len(index))
 
     def _priced(

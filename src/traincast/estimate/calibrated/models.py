@@ -9,10 +9,13 @@ fill the multiprocessors (waves), `floor` what the shortest launch takes. The sq
 is a smooth maximum. Three numbers cannot tell which algorithm a library picks for a shape, so what
 is left is a smooth function of the shape, a Gaussian process over its logarithms:
 
-    log t(x) = log base(x) + mean + Σᵢ wᵢ · a² · k(|(x - xᵢ) / s|),   k(r) = (1 + √3 r) exp(-√3 r)
+    log t(x) = log base(x) + mean + Σᵢ wᵢ · ( a² · k(r) + b² · k(r / ρ) ),   r = |(x - xᵢ) / s|
+    k(r) = (1 + √3 r) exp(-√3 r)
 
 k is Matérn's function of order 3/2, which bends more sharply than a bell curve: where a library
-changes its algorithm there is a cliff, and left-out shapes of all kinds are predicted better.
+changes its algorithm there is a cliff, and left-out shapes of all kinds are predicted better. b is
+what the smooth part leaves at shapes that it has not seen: not the clock's error, which is small,
+but whims of libraries. They hold for the very shape that was measured and its next of kin (ρ).
 Of many measured shapes only as many are kept as spread best, and their weights are fitted to all
 (a projected process: Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006, 8.3.4).
 
@@ -43,7 +46,7 @@ class Residual:
     amplitude: float
     """Standard deviation of what the process explains."""
     noise: float
-    """Standard deviation of what it does not: measurement, and what the features do not tell."""
+    """b, standard deviation of what it does not explain where nothing near was measured."""
     scales: Floats
     """(features,): distance over which two shapes are alike."""
     points: Floats
@@ -51,12 +54,18 @@ class Residual:
     weights: Floats
     """(points,)"""
 
-    def at(self, features: Floats) -> tuple[Floats, Floats]:
-        """Return the correction for each row, and how far it can be trusted (0 to 1)."""
-        alike = _alike(features / self.scales, self.points)
-        value = self.mean + self.amplitude**2 * (alike @ self.weights)
+    def at(self, features: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return the correction for each row, how far it can be trusted, and how near it is.
+
+        The last two go from 0 to 1: whether a shape like it was measured, and whether the very
+        shape was.
+        """
+        apart = _apart(features / self.scales, self.points)
+        alike, near = _matern(apart), _near(apart)
+        value = self.mean + (self.amplitude**2 * alike + self.noise**2 * near) @ self.weights
         known: Floats = alike.max(axis=1, initial=0.0)
-        return np.clip(value, -_RESIDUE, _RESIDUE), known
+        same: Floats = near.max(axis=1, initial=0.0)
+        return np.clip(value, -_RESIDUE, _RESIDUE), known, same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -167,9 +176,9 @@ def fit_residual(
         tried = np.random.default_rng(0).permutation(len(rest))[:_TRIED]
 
     def judge(reach: Floats) -> tuple[float, float]:
-        return _left_out(features[tried] / reach, rest[tried], amplitude)
+        return _judged(features[tried] / reach, rest[tried], amplitude)
 
-    error, noise, scales = min(
+    mae, noise, scales = min(
         ((*judge(scales * stretch), scales * stretch) for stretch in _STRETCH), key=lambda t: t[0]
     )
     told: list[int] = []
@@ -180,24 +189,34 @@ def fit_residual(
             reach = scales.copy()
             reach[feature] *= turn
             found = judge(reach)
-            if found[0] < 0.995 * error:
-                error, noise, scales = *found, reach
+            if found[0] < 0.995 * mae:
+                mae, noise, scales = *found, reach
     scales = np.array([short(float(scale)) for scale in scales])
     scaled = features / scales
+    off = _left_out(scaled[tried], rest[tried], amplitude, noise)
+    error = float(np.sqrt(np.mean(off**2)))
+    noise = short(noise)
     kept = _spread_out(scaled, most)
-    points = scaled[kept]
-    cross = amplitude * _alike(scaled, points)
-    # Of all shapes, the kept ones: weights w that make |rest - a·cross·w|² + noise²·wᵀ(a²·own)w
-    # least. Where all are kept, that is the usual process.
-    own = _alike(points, points) + 1e-6 * np.eye(len(points))
-    solved = np.linalg.solve(cross.T @ cross + noise**2 * own, cross.T)
-    weights = solved @ rest / amplitude
-    leverage = np.clip(np.einsum("ij,ji->i", cross, solved), 0.0, 0.999)
-    off = (rest - amplitude * cross @ weights) / (1.0 - leverage)
+    apart = _apart(scaled, scaled[kept])
+    shared = amplitude**2 * _matern(apart) + noise**2 * _near(apart)
+    # Weights w that make Σ ((rest - shared·w) / σ)² + wᵀ·own·w least: shapes that are kept are met
+    # but for the clock's error, the others but for what the smooth part leaves.
+    sigma = np.full(len(rest), max(noise, _CLOCK))
+    sigma[kept] = _CLOCK
+    own = shared[kept] + 1e-9 * np.eye(len(kept))
+    weighted = shared / sigma[:, None] ** 2
+    weights = np.linalg.solve(shared.T @ weighted + own, weighted.T @ rest)
     residual = Residual(
-        mean=mean, amplitude=amplitude, noise=noise, scales=scales, points=points, weights=weights
-    )
-    return residual, float(np.sqrt(np.mean(np.clip(off, -_RESIDUE, _RESIDUE) ** 2)))
+        mean=mean, amplitude=amplitude, noise=noise, scales=scales, points=scaled[kept],
+        weights=weights,
+    )  # fmt: skip
+    return residual, error
+
+
+_CLOCK = 0.03
+"""Relative error of a measured kernel."""
+_REACH = 0.08
+"""ρ: how far a whim reaches, as a part of the distances over which shapes are alike."""
 
 
 def _spread_out(scaled: Floats, most: int) -> Ints:
@@ -209,7 +228,7 @@ def _spread_out(scaled: Floats, most: int) -> Ints:
     chosen = np.zeros(most, dtype=np.int64)
     for i in range(most):
         pick = int(left.argmax())
-        row = _alike(scaled[pick : pick + 1], scaled)[0] - rows[:i, pick] @ rows[:i]
+        row = _matern(_apart(scaled[pick : pick + 1], scaled))[0] - rows[:i, pick] @ rows[:i]
         rows[i] = row / np.sqrt(max(left[pick], 1e-9))
         left = np.maximum(left - rows[i] ** 2, 0.0)
         left[pick] = 0.0
@@ -222,9 +241,9 @@ def short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _left_out(scaled: Floats, rest: Floats, amplitude: float) -> tuple[float, float]:
+def _judged(scaled: Floats, rest: Floats, amplitude: float) -> tuple[float, float]:
     """Return the mean error in predicting each shape from the others, and the noise it takes."""
-    values, vectors = np.linalg.eigh(amplitude**2 * _alike(scaled, scaled))
+    values, vectors = np.linalg.eigh(amplitude**2 * _matern(_apart(scaled, scaled)))
     turned, squares = vectors.T @ rest, vectors**2
     found = []
     for noise in _NOISES:
@@ -234,9 +253,31 @@ def _left_out(scaled: Floats, rest: Floats, amplitude: float) -> tuple[float, fl
     return min(found)
 
 
-def _alike(one: Floats, other: Floats) -> Floats:
-    """Return how far each shape of one list goes with each of another: 1 for the same."""
+def _left_out(scaled: Floats, rest: Floats, amplitude: float, noise: float) -> Floats:
+    """Return how far off each shape is if it is predicted from the others."""
+    gram = amplitude**2 * _matern(_apart(scaled, scaled)) + noise**2 * np.eye(len(rest))
+    inverse = np.linalg.inv(gram)
+    off: Floats = (inverse @ rest) / np.diag(inverse)
+    return off
+
+
+def _apart(one: Floats, other: Floats) -> Floats:
+    """Return the distance of each shape of one list to each of another."""
     square = (one**2).sum(1)[:, None] + (other**2).sum(1)[None, :] - 2.0 * one @ other.T
-    apart = np.sqrt(3.0 * np.maximum(square, 0.0))
-    alike: Floats = (1.0 + apart) * np.exp(-apart)
+    apart: Floats = np.sqrt(np.maximum(square, 0.0))
+    return apart
+
+
+def _matern(apart: Floats) -> Floats:
+    """Return how far shapes at a distance go together: 1 for the same."""
+    far = np.sqrt(3.0) * apart
+    alike: Floats = (1.0 + far) * np.exp(-far)
     return alike
+
+
+def _near(apart: Floats) -> Floats:
+    """Return the same for what holds for the very shape and its next of kin alone."""
+    near = np.zeros_like(apart)
+    close = apart < 5.0 * _REACH
+    near[close] = _matern(apart[close] / _REACH)
+    return near

@@ -1,16 +1,17 @@
 """A profile: what was measured on one device with one software stack, as kernel models.
 
-JSON, under 500 kB: the models' parameters as numbers, the shapes that correct them as 16-bit
-fixed-point values (1/128 of a doubling) by columns, compressed, and where everything comes from.
+JSON, under 500 kB: the models' parameters as numbers, and where everything comes from. The shapes
+that correct them stand at the end, one model's after the other's in the order of their keys: their
+features as 16-bit fixed-point values (1/128 of a doubling) by columns, their weights as 16-bit
+floats, both compressed (LZMA) and in base 85.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
-import zlib
-from collections.abc import Mapping
+import lzma
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -20,8 +21,9 @@ import numpy as np
 
 from traincast.errors import InputFileError
 from traincast.estimate.calibrated.models import FIXED, KernelModel, Residual, short
+from traincast.estimate.program import Floats
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the form; a profile of another version is refused."""
 LARGEST = 500_000
 """Bytes that a profile may take."""
@@ -103,20 +105,48 @@ def profile_to_json(profile: Profile) -> str:
             "scale": host.scale,
         },
         "updates": {k: [short(v) for v in u] for k, u in sorted(profile.updates.items())},
-        "models": {key: _model_form(model) for key, model in sorted(profile.models.items())},
+        "models": {key: _model_form(profile.models[key]) for key in sorted(profile.models)},
+        "shapes": _shapes_form([profile.models[key].residual for key in sorted(profile.models)]),
     }
     return json.dumps(body, indent=1) + "\n"
 
 
 def _packed(raw: bytes) -> str:
-    return base64.b64encode(zlib.compress(raw, 9)).decode()
+    return base64.b85encode(lzma.compress(raw, preset=9 | lzma.PRESET_EXTREME)).decode()
 
 
 def _unpacked(text: str) -> bytes:
     try:
-        return zlib.decompress(base64.b64decode(text))
-    except (zlib.error, binascii.Error) as error:
+        return lzma.decompress(base64.b85decode(text))
+    except (lzma.LZMAError, EOFError) as error:
         raise ValueError(f"packed numbers do not unpack: {error}") from error
+
+
+def _shapes_form(residuals: Sequence[Residual | None]) -> dict[str, str]:
+    points, weights = [], []
+    for r in residuals:
+        if r is not None:
+            order = np.lexsort(r.points.T)
+            fixed = np.rint(r.points[order] * r.scales * FIXED).astype("<i2")
+            points.append(fixed.T.tobytes())
+            weights.append(r.weights[order].astype("<f2").tobytes())
+    return {"points": _packed(b"".join(points)), "weights": _packed(b"".join(weights))}
+
+
+class _Shapes:
+    """Hands out the packed shapes of one model after the other."""
+
+    def __init__(self, form: Mapping[str, str]) -> None:
+        self.points = np.frombuffer(_unpacked(form["points"]), dtype="<i2")
+        self.weights = np.frombuffer(_unpacked(form["weights"]), dtype="<f2").astype(np.float64)
+
+    def take(self, count: int, scales: Floats) -> tuple[Floats, Floats]:
+        size = count * len(scales)
+        points, weights = self.points[:size], self.weights[:count]
+        if len(points) < size or len(weights) < count:
+            raise ValueError("there are fewer shapes than models have")
+        self.points, self.weights = self.points[size:], self.weights[count:]
+        return points.reshape(len(scales), count).T / FIXED / scales, weights
 
 
 def _model_form(model: KernelModel) -> dict[str, Any]:
@@ -130,15 +160,12 @@ def _model_form(model: KernelModel) -> dict[str, Any]:
     }
     r = model.residual
     if r is not None:
-        order = np.lexsort(r.points.T)
-        points = np.rint(r.points[order] * r.scales * FIXED).astype("<i2")
         form["residual"] = {
             "mean": short(r.mean),
             "amplitude": short(r.amplitude),
             "noise": short(r.noise),
             "scales": [short(float(s)) for s in r.scales],
-            "points": _packed(points.T.tobytes()),
-            "weights": _packed(r.weights[order].astype("<f4").tobytes()),
+            "shapes": len(r.weights),
         }
     return form
 
@@ -161,10 +188,11 @@ def profile_from_json(text: str, source: Path | str) -> Profile:
             "calibrate again, or use the version of traincast that wrote it",
         )
     try:
-        host = body.get("host")
+        host, models = body.get("host"), body["models"]
+        shapes = _Shapes(body["shapes"]) if models else None
         return Profile(
             device=str(body["device"]),
-            models={key: _model(form) for key, form in body["models"].items()},
+            models={key: _model(models[key], shapes) for key in sorted(models)},
             host=None if host is None else _host(host),
             updates={k: Update(*map(float, v)) for k, v in body.get("updates", {}).items()},
             gap_s=float(body.get("gap_s", 0.0)),
@@ -190,19 +218,18 @@ def _host(form: Mapping[str, Any]) -> Host:
     )
 
 
-def _model(form: Mapping[str, Any]) -> KernelModel:
+def _model(form: Mapping[str, Any], shapes: _Shapes | None) -> KernelModel:
     r = form.get("residual")
     residual = None
-    if r is not None:
+    if r is not None and shapes is not None:
         scales = np.array(r["scales"], dtype=np.float64)
-        packed = np.frombuffer(_unpacked(r["points"]), dtype="<i2")
-        weights = np.frombuffer(_unpacked(r["weights"]), dtype="<f4").astype(np.float64)
+        points, weights = shapes.take(int(r["shapes"]), scales)
         residual = Residual(
             mean=float(r["mean"]),
             amplitude=float(r["amplitude"]),
             noise=float(r["noise"]),
             scales=scales,
-            points=packed.reshape(len(scales), len(weights)).T / FIXED / scales,
+            points=points,
             weights=weights,
         )
     return KernelModel(

@@ -7,7 +7,7 @@ not measured falls back step by step: another layout, a type of the same width, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -23,6 +23,9 @@ _EITHER = ("mean", "cat", "convolution.bias", "copy_.narrow")
 _HALF = ("bf16", "fp16")
 _FULL = ("tf32", "fp32")
 ROWWISE = ("norm", "softmax", "reduction")
+_LOAD = 16
+"""Bytes that one load takes. A product whose rows do not begin at such places, as with a vocabulary
+of 50,257, runs in kernels of older GPUs, six times slower on an H200."""
 
 
 def type_of(each: float, precision: Precision, matrix: bool) -> str:
@@ -32,13 +35,30 @@ def type_of(each: float, precision: Precision, matrix: bool) -> str:
     return "tf32" if matrix and precision.peak == "tf32" else "fp32"
 
 
-def species_of(name: str, family: str, phase: int, depth_of_group: float, groups: float) -> str:
-    """Return the species; the last two are cin/g of a convolution and g."""
+def species_of(
+    name: str,
+    family: str,
+    phase: int,
+    dims: Sequence[float],
+    each: float,
+    depth_of_group: float,
+    window: Iterable[float],
+) -> str:
+    """Return the species; `each` is bytes of an element.
+
+    The last two are cin/g of a convolution and its window, its stride being 1 (else empty).
+    """
+    groups = dims[3]
     if family == "gemm":
-        return "gemm.batched" if groups > 1 else f"gemm.{PHASES[phase]}"
+        # Whatever lies side by side in memory: inputs and outputs of a layer, not its samples.
+        sides = dims[:2] if phase == 2 and groups <= 1 else dims[1:3]
+        odd = ".odd" if any(side * each % _LOAD for side in sides) else ""
+        return f"gemm.batched{odd}" if groups > 1 else f"gemm.{PHASES[phase]}{odd}"
     if family == "conv":
         kind = "conv" if groups <= 1 else "dwconv" if depth_of_group <= 1 else "gconv"
-        return f"{kind}.{PHASES[phase]}"
+        # Libraries have algorithms of their own for the two most common windows.
+        size = {(1, 1): "1", (3, 3): "3"}.get(tuple(window), "") if kind == "conv" else ""
+        return f"{kind}{size}.{PHASES[phase]}"
     if family == "attention":
         return "attention.forward" if phase == 0 else "attention.backward"
     return name
@@ -46,7 +66,11 @@ def species_of(name: str, family: str, phase: int, depth_of_group: float, groups
 
 def key_of(species: str, dtype: str, layout: str) -> str:
     """Return the key of a model; only kernels over images tell layouts apart."""
-    told = "conv." in species or any(part in species for part in _IMAGES) or species in _EITHER
+    told = (
+        "conv" in species.partition(".")[0]
+        or any(part in species for part in _IMAGES)
+        or species in _EITHER
+    )
     return f"{species}|{dtype}|{layout if told else ''}"
 
 
@@ -64,7 +88,9 @@ def keys_of(
         phase = int(kernels.phase[i])
         if family == "gemm" and precision.peak == "fp8" and dtype == "bf16":
             dtype = "fp8"
-        species = species_of(name, family, phase, float(gi[i]), float(kernels.dims[i, 3]))
+        each, dims = float(kernels.each[i]), kernels.dims[i]
+        window = kernels.window[i] if kernels.stride[i] == 1 else ()
+        species = species_of(name, family, phase, dims, each, float(gi[i]), window)
         if not training and species.endswith("batch_norm"):
             species += ".infer"
         order = "nhwc" if kernels.nhwc[i] else "nchw"
@@ -94,6 +120,16 @@ def work_of(kernels: Kernels, device: Device | None) -> tuple[Floats, Floats]:
     return flops * kernels.done, traffic
 
 
+_CONVOLUTIONS = {
+    "dwconv": ("gconv", "conv", "conv3"),
+    "gconv": ("conv", "conv3"),
+    "conv1": ("conv", "conv3"),
+    "conv3": ("conv", "conv1"),
+    "conv": ("conv3", "conv1"),
+}
+"""Which convolutions stand in for others, the most alike first."""
+
+
 def fallbacks(key: str, family: str) -> Iterator[str]:
     """Yield keys to look for, from the very key to the family's."""
     species, dtype, layout = key.split("|")
@@ -103,15 +139,16 @@ def fallbacks(key: str, family: str) -> Iterator[str]:
     elif dtype in _FULL:
         types += [t for t in ("fp32", "tf32") if t != dtype]
     layouts = [layout] + [v for v in ("nhwc", "nchw", "") if v != layout]
-    near = {"dwconv": "gconv", "gconv": "conv"}
     names = [species]
     head, _, phase = species.partition(".")
-    if head in near and phase:
-        names += [f"{near[head]}.{phase}", f"conv.{phase}"]
+    if family == "conv":
+        names += [f"{kind}.{phase}" for kind in _CONVOLUTIONS[head]]
+    if phase == "transpose":
+        names.append("copy_.permute")
     if phase in ("strided", "mixed"):
         names += [f"mul.{phase}", f"add.{phase}", head]
     if family == "gemm":
-        names += ["gemm.batched", "gemm.forward"]
+        names += [species.removesuffix(".odd"), "gemm.batched", "gemm.forward"]
     if family == "rnn":
         names += ["gemm.forward"]
     names.append(family)
@@ -125,8 +162,11 @@ def fallbacks(key: str, family: str) -> Iterator[str]:
     yield "pointwise|fp32|"
 
 
-def features_of(family: str, kernels: Kernels, index: Ints) -> Floats:
-    """Return the features of some kernels of one family: logarithms of their shape, base 2."""
+def features_of(family: str, kernels: Kernels, index: Ints, units: int) -> Floats:
+    """Return the features of some kernels of one family: logarithms of their shape, base 2.
+
+    `units` are the multiprocessors of the device that runs them.
+    """
     dims = np.maximum(kernels.dims[index], 1.0)
     if family == "conv":
         window = kernels.window[index]
@@ -139,12 +179,12 @@ def features_of(family: str, kernels: Kernels, index: Ints) -> Floats:
         logs = [np.log2(np.maximum(c, 1e-3)) for c in columns]
         space = kernels.space[index]
         logs.append(np.log2(np.maximum(space, 1.0)))
-        aligned = [_aligned(gi), _aligned(go), _aligned(space), _uneven(gi)]
+        side = np.sqrt(np.maximum(space, 1.0))
+        aligned = [_aligned(gi, 64), _aligned(go, 64), _aligned(side, 128), _uneven(gi)]
         return np.column_stack([*logs, *aligned])
     if family == "gemm":
-        return np.column_stack(
-            [np.log2(dims), _aligned(dims[:, 0]), _aligned(dims[:, 1]), _aligned(dims[:, 2])]
-        )
+        sides = (_aligned(dims[:, side], 128) for side in range(3))
+        return np.column_stack([np.log2(dims), *sides, 4.0 * np.log2(tiled(dims, units))])
     if family == "attention":
         causal = 2.0 * (kernels.done[index] < 1.0)
         return np.column_stack([np.log2(dims), causal, _aligned(dims[:, 1])])
@@ -163,13 +203,35 @@ def features_of(family: str, kernels: Kernels, index: Ints) -> Floats:
     return np.log2(traffic)[:, None]
 
 
-def _aligned(length: Floats) -> Floats:
-    """Return how often 2 divides a length, up to three times: matrix units want multiples of 8."""
+def _aligned(length: Floats, most: int = 8) -> Floats:
+    """Return how often 2 divides a length, up to `most`.
+
+    Matrix units want multiples of 8, and tiles of 64 or 128 have no rest then.
+    """
     whole = np.rint(length).astype(np.int64)
     result: Floats = np.zeros(len(whole))
-    for power in (2, 4, 8):
+    power = 2
+    while power <= most:
         result += whole % power == 0
+        power *= 2
     return result
+
+
+_TILES = ((128, 128), (128, 256), (256, 128), (64, 128), (128, 64), (64, 64), (64, 256))
+
+
+def tiled(dims: Floats, units: int) -> Floats:
+    """Return how much of the last wave's tiles a product of rows × columns needs, at best.
+
+    A wave is one tile on every multiprocessor; a library has tiles of several sizes.
+    """
+    rows, columns, _, batch = np.maximum(dims.T, 1.0)
+    best: Floats = np.zeros(len(rows))
+    for height, width in _TILES:
+        tiles = np.ceil(rows / height) * np.ceil(columns / width) * batch
+        waves = np.ceil(tiles / units) * units * height * width
+        best = np.maximum(best, rows * columns * batch / waves)
+    return best
 
 
 def _uneven(length: Floats) -> Floats:
@@ -185,10 +247,10 @@ def scales_of(key: str, family: str) -> Floats:
 
 
 SCALES: Mapping[str, Floats] = {
-    "conv": np.array([2.0, 1.5, 1.5, 1.5, 1.0, 1.0, 1.0, 3.0, 2.5, 2.5, 3.0, 4.0]),
+    "conv": np.array([2.0, 1.5, 1.5, 1.5, 1.0, 1.0, 1.0, 3.0, 4.0, 4.0, 3.0, 4.0]),
     "gconv": np.array([2.0, 1.5, 1.5, 2.0, 1.0, 1.0, 1.0, 3.0, 2.5, 2.5, 3.0, 0.5]),
     "dwconv": np.array([2.0, 1.5, 1.5, 2.0, 1.0, 1.0, 1.0, 3.0, 2.5, 2.5, 3.0, 4.0]),
-    "gemm": np.array([1.5, 1.5, 1.5, 2.0, 4.0, 4.0, 4.0]),
+    "gemm": np.array([1.5, 1.5, 1.5, 2.0, 6.0, 6.0, 6.0, 2.0]),
     "attention": np.array([1.5, 1.5, 1.0, 2.0, 2.0, 3.0]),
     "norm": np.array([2.0, 2.0, 3.0, 3.0, 2.0]),
     "softmax": np.array([2.0, 2.0, 3.0, 4.0, 2.0]),

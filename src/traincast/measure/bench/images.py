@@ -17,8 +17,8 @@ _SINGLE = (
     "group_norm", "group_norm_backward", "max_pool",
     "max_pool_backward", "max_pool_2x2", "max_pool_2x2_backward", "avg_pool", "avg_pool_backward",
     "avg_pool_2x2", "avg_pool_2x2_backward", "mean_space", "mean_space_backward", "sum_space",
-    "layout", "scale", "scale_backward", "cat", "cat_4", "cat_13", "narrow", "permuted_layer_norm", "bias",
-    "bias", "add_narrow", "residual",
+    "layout", "scale", "scale_backward", "cat", "cat_4", "cat_13", "narrow", "permuted_layer_norm",
+    "bias", "bias", "add_narrow", "residual",
 )  # fmt: skip
 _CHANNELS_SEEN = (
     8, 16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 120, 128, 144, 160, 192, 224, 240, 256, 288,
@@ -41,7 +41,9 @@ def image_groups(draw: random.Random) -> Iterator[Group]:
                 draw.choice((1, 4, 8, 16, 32, 64, 128, 256) if cuda else (1, 2, 4, 8, 16, 32)),
             )
             if kind == "batch":
-                size = draw.choice((1, 7, 8, 12, 14, 17, 28, 35, 56, 75, 112, 149))
+                size = draw.choice((1, 7, 8, 12, 14, 17, 28, 35, 56, 75, 112, 149, 224, 256))
+                if size == 1 and cuda:
+                    n = int(2 ** draw.uniform(3, 15))
             ops, held = tuple(dict.fromkeys(some(draw, _SINGLE, 5))), 8.0
             layouts: tuple[str, ...] = ("nchw", "nhwc")
             if not cuda and draw.random() < 0.8:

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from traincast.measure.bench.groups import Group, product_dtype
 from traincast.measure.bench.shapes import conv_shapes, transposed_shapes
-from traincast.measure.bench.timing import HERE, Call, Case, tensor
+from traincast.measure.bench.timing import HERE, TYPES, Call, Case, tensor
 
 _FORMS = ("forward", "data", "weight")
 _HIDDEN = (192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 8192)
@@ -84,6 +84,9 @@ def conv_groups(draw: random.Random) -> Iterator[Group]:
                                         key=lambda pair: pair[0])]  # fmt: skip
         for count, shape in enumerate(ordered):
             yield from _conv_layouts(draw, shape, _FORMS)
+            yield from _conv_layouts(draw, _plain_conv(draw), _FORMS)
+            if count % 8 == 0:
+                yield from _conv_layouts(draw, _line_conv(draw), _FORMS)
             if count % 3 == 0:
                 yield from _conv_layouts(draw, draw.choice(_grouped()), _FORMS)
             if count % 20 == 0:
@@ -96,6 +99,29 @@ def conv_groups(draw: random.Random) -> Iterator[Group]:
 def _grouped() -> list[Case]:
     """Return the convolutions whose groups have several channels: few, and least alike."""
     return [s for s in conv_shapes() if 1 < s["groups"] < s["cin"]]
+
+
+def _plain_conv(draw: random.Random) -> Case:
+    """Draw a convolution as people write them by hand: whole blocks of channels, common sizes.
+
+    Libraries change algorithms between them, and few networks tell where.
+    """
+    cin = draw.choice((16, 32, 64, 64, 96, 128, 128, 192, 256, 256, 384, 512, 512, 1024))
+    size = draw.choice((7, 8, 13, 14, 14, 16, 27, 28, 28, 32, 32, 56, 56, 64, 112, 128, 224, 256))
+    return {"cin": cin, "cout": draw.choice((cin, cin, 2 * cin, cin // 2)), "size": size,
+            "kernel": draw.choice((3, 3, 3, 3, 3, 1, 1, 5, 7)), "stride": draw.choice((1, 1, 1, 2)),
+            "groups": 1}  # fmt: skip
+
+
+def _line_conv(draw: random.Random) -> Case:
+    """Draw a convolution over sequences, `size` positions long."""
+    cin = draw.choice((1, 32, 64, 128, 256, 512, 768))
+    cout = draw.choice((64, 128, 256, 512)) if cin == 1 else draw.choice((cin, cin, 2 * cin))
+    kernel = draw.choice((1, 3, 3, 3, 5, 7, 15, 31))
+    size = int(2 ** draw.uniform(5, 14))
+    return {"cin": cin, "cout": cout, "size": size, "kernel": kernel,
+            "stride": draw.choice((1, 1, 1, 2, 4)) if kernel > 1 else 1,
+            "groups": draw.choice((1, 1, 1, cin)) if cout == cin else 1, "axes": 1}  # fmt: skip
 
 
 def _any_conv(draw: random.Random) -> Case:
@@ -116,17 +142,17 @@ def _conv_layouts(draw: random.Random, shape: Case, forms: tuple[str, ...]) -> I
     dtype = product_dtype(draw)
     width = 4 if dtype in ("fp32", "tf32") else 2
     turned = forms[0].startswith("t_")
-    cin, cout, side = shape["cin"], shape["cout"], shape["size"]
+    cin, cout, side, axes = shape["cin"], shape["cout"], shape["size"], shape.get("axes", 2)
     after = side * shape["stride"] if turned else -(-side // shape["stride"])
-    image = cin * side**2 + cout * after**2
-    weights = cin * cout // shape["groups"] * shape["kernel"] * _width(shape)
+    image = cin * side**axes + cout * after**axes
+    weights = cin * cout // shape["groups"] * shape["kernel"] * (_width(shape) if axes > 1 else 1)
     cuda = HERE.device == "cuda"
     most, batches = (3e9, _BATCHES) if cuda else (6e7, _BATCHES_HERE)
     batch = draw.choice([n for n in batches if n * image * width < most] or batches[:1])
-    if cin == 3:
+    if cin in (1, 3):
         forms = tuple(form for form in forms if form != "data")  # images need no gradient
-    flops = 2.0 * batch * weights * (side if turned else after) ** 2
-    last = _LAST if not cuda else _LAST_WIDE if width == 4 else 1.0
+    flops = 2.0 * batch * weights * (side if turned else after) ** axes
+    last = 0.0 if axes == 1 else _LAST if not cuda else _LAST_WIDE if width == 4 else 1.0
     for layout in ("nchw", "nhwc") if draw.random() < last else ("nchw",):
         keys = {"n": batch, **shape, "layout": layout, "dtype": dtype}
         yield Group("conv", keys, "form", forms, 2 * batch * image + weights, flops)
@@ -139,11 +165,12 @@ def _width(c: Case) -> int:
 def conv(group: Group) -> dict[str, Call]:
     """Return a convolution and its gradients, plain or (`t_`) transposed."""
     c, turned = group.keys, group.values[0].startswith("t_")
-    nhwc, dtype, kernel = c["layout"] == "nhwc", c["dtype"], (c["kernel"], _width(c))
-    pad = [c["padding"]] * 2 if "padding" in c else [side // 2 for side in kernel]
-    how = ([c["stride"]] * 2, pad, [1, 1], turned, [0, 0], c["groups"])
+    axes = c.get("axes", 2)
+    nhwc, dtype, kernel = c["layout"] == "nhwc", c["dtype"], (c["kernel"], _width(c))[:axes]
+    pad = [c["padding"]] * axes if "padding" in c else [side // 2 for side in kernel]
+    how = ([c["stride"]] * axes, pad, [1] * axes, turned, [0] * axes, c["groups"])
     first, second = (c["cin"], c["cout"]) if turned else (c["cout"], c["cin"])
-    x = tensor((c["n"], c["cin"], c["size"], c["size"]), dtype, nhwc)
+    x = tensor((c["n"], c["cin"], *[c["size"]] * axes), dtype, nhwc)
     w = tensor((first, second // c["groups"], *kernel), dtype, nhwc)
     g = tensor(tuple(torch.convolution(x, w, None, *how).shape), dtype, nhwc)
 
@@ -191,3 +218,41 @@ def attention(group: Group) -> dict[str, Call]:
         return torch.autograd.grad(y, leaves, grad)
 
     return {"forward": lambda: F.scaled_dot_product_attention(q, k, v, **how), "both": both}
+
+
+def rnn_groups(draw: random.Random) -> Iterator[Group]:
+    """Yield recurrent layers over sequences."""
+    while True:
+        hidden = draw.choice((64, 128, 256, 512, 512, 1024))
+        wide = draw.choice((hidden, hidden, 128, 512))
+        b, seq = int(2 ** draw.uniform(2, 9)), draw.choice((16, 32, 64, 128, 256, 512))
+        cell, layers = draw.choice(("lstm", "lstm", "gru")), draw.choice((1, 1, 2, 3))
+        keys = {"cell": cell, "b": b, "seq": seq, "input": wide, "hidden": hidden,
+                "layers": layers, "both_ways": draw.random() < 0.2,
+                "dtype": product_dtype(draw)}  # fmt: skip
+        gates = 4 if cell == "lstm" else 3
+        flops = 6.0 * b * seq * gates * hidden * (wide + hidden) * layers
+        yield Group("rnn", keys, "form", ("forward", "both"), 12.0 * b * seq * hidden * layers,
+                    20.0 * flops)  # fmt: skip
+
+
+def rnn(group: Group) -> dict[str, Call]:
+    """Return recurrent layers; `both` includes the backward pass."""
+    c = group.keys
+    cell = torch.nn.LSTM if c["cell"] == "lstm" else torch.nn.GRU
+    module = cell(c["input"], c["hidden"], num_layers=c["layers"], batch_first=True,
+                  bidirectional=c["both_ways"])  # fmt: skip
+    module = module.to(device=HERE.device, dtype=TYPES[c["dtype"]])
+    x = tensor((c["b"], c["seq"], c["input"]), c["dtype"])
+    leaf = x.detach().requires_grad_()
+    with torch.no_grad():
+        grad = torch.ones_like(module(x)[0])
+
+    def forward() -> Any:
+        with torch.no_grad():
+            return module(x)[0]
+
+    def both() -> Any:
+        return torch.autograd.grad(module(leaf)[0], (leaf, *module.parameters()), grad)
+
+    return {"forward": forward, "both": both}

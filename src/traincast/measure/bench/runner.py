@@ -38,6 +38,8 @@ from traincast.measure.bench.products import (
     conv_groups,
     gemm,
     gemm_groups,
+    rnn,
+    rnn_groups,
 )
 from traincast.measure.bench.system import (
     copy,
@@ -69,13 +71,16 @@ FAMILIES: dict[str, tuple[Callable[[random.Random], Iterator[Group]], Build, int
     "gemm": (gemm_groups, gemm, 4),
     "conv": (conv_groups, conv, 6),
     "attention": (attention_groups, attention, 1),
+    "rnn": (rnn_groups, rnn, 1),
     "stream": (stream_groups, stream, 1),
     "row": (row_groups, row, 1),
     "image": (image_groups, image, 2),
     "update": (update_groups, update, 1),
 }
 """Families without end: their groups, what runs one, and how many of them come in each turn."""
-TURN = {"gemm": 4, "conv": 8, "attention": 1, "stream": 4, "row": 2, "image": 4, "update": 2}
+TURN = {
+    "gemm": 4, "conv": 8, "attention": 1, "rnn": 0, "stream": 4, "row": 2, "image": 4, "update": 2,
+}  # fmt: skip
 """How many come in each turn on a CPU, where every case takes long enough to be timed at once."""
 _CACHED, _COPIES = 2.5e8, 40
 """Bytes that come round before a CPU uses the same ones again, and most copies of a case."""
@@ -221,7 +226,7 @@ def _timed(group: Group, case: Case, calls: dict[str, Call]) -> Case:
     if group.family == "launch" and value in ("host", "synchronize"):
         seconds, spread = host_seconds(calls[value])
     else:
-        captured = value not in UNCAPTURED and group.family not in ("update", "copy")
+        captured = value not in UNCAPTURED and group.family not in ("update", "copy", "rnn")
         captured = captured and not (group.family == "launch" and value == "device")
         seconds, spread = seconds_of(calls[value], captured)
     return {"seconds": seconds, "spread": round(spread, 4)}
