@@ -44,6 +44,8 @@ PROFILED = {
     "mul_scalar": ("mul",),
     "div_scalar": ("div",),
     "stack": ("cat",),
+    "rnn": ("_cudnn_rnn",),
+    "rnn_backward.data": ("_cudnn_rnn_backward",),
     "embedding": ("gather",),
     "embedding_dense_backward": ("embedding_dense_backward", "fill"),
     "nll_loss_backward": ("nll_loss_backward", "fill"),

@@ -83,7 +83,6 @@ LAUNCHES = {
     "max_pool2d_with_indices_backward": 2,
     "nll_loss_backward": 2,
     "nll_loss2d_backward": 2,
-    "embedding_dense_backward": 2,
     "index_put": 13,
 }
 """Kernels that one aten op launches, where they are more than one."""
@@ -167,6 +166,14 @@ def _layer_norm_backward(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
     return (kernel._replace(launches=4 if rows > 65536 and columns / 32 < 66 else 2),)
 
 
+def _embedding_backward(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    """Zeros and one kernel; of many indices these are sorted first, by eight passes over digits.
+
+    The bound is that of `embedding_dense_backward_cuda` (ATen/native/cuda/Embedding.cu).
+    """
+    return (kernel._replace(launches=30 if kernel.dims[0] > 3072 else 2),)
+
+
 def _masked_fill(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
     """Out of place: a copy, which is then written into."""
     y = case.outs[0]
@@ -188,6 +195,19 @@ def _mean_backward(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
     return _zeros(y.size, y.each), _copy("clone", y), divided
 
 
+def _rnn(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    """One call of cuDNN for all layers and positions; of its two gradients, one for both."""
+    if kernel.name == "rnn_backward.weight":
+        return ()
+    return (whole_rnn(kernel),)
+
+
+def whole_rnn(kernel: Kernel) -> Kernel:
+    """Return what cuDNN runs for recurrent layers: backward, both gradients at once."""
+    times = 1 if kernel.name == "rnn" else 2
+    return kernel._replace(flops=times * kernel.flops, ops=times * kernel.ops, launches=1)
+
+
 Rule = Callable[[Kernel, Case], tuple[Kernel, ...]]
 RULES: dict[str, Rule] = {
     "clone": _clone,
@@ -200,8 +220,12 @@ RULES: dict[str, Rule] = {
     "native_batch_norm": _batch_norm,
     "native_batch_norm_backward": _batch_norm,
     "native_layer_norm_backward": _layer_norm_backward,
+    "embedding_dense_backward": _embedding_backward,
     "masked_fill": _masked_fill,
     "div": _mean_backward,
+    "rnn": _rnn,
+    "rnn_backward.data": _rnn,
+    "rnn_backward.weight": _rnn,
 }
 """aten ops that a GPU runs as others."""
 

@@ -182,14 +182,16 @@ class _Follower:
 
     def _batch_norm(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
         if self._by_pytorch(op):
-            if ins[0].channels_last and ins[0].prefers_channels_last:
+            # Rows of channels, without an image, are images of one pixel with the channels last.
+            if len(outs[0]) == 2 or (ins[0].channels_last and ins[0].prefers_channels_last):
                 self.attrs[i]["nhwc"] = True
             return [preserved(ins[0])]
         return self._pool(i, op, ins, outs)
 
     def _by_pytorch(self, op: Op) -> bool:
         """Tell whether PyTorch's own batch norm runs, which takes any order; else cuDNN's."""
-        return self.types[op.inputs[0]] == "bfloat16"
+        name = op.inputs[0]
+        return self.types[name] == "bfloat16" or len(self.shapes[name]) == 2
 
     def _pool(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
         return self._image_op(i, ins[:1], outs, ins[0].prefers_channels_last)

@@ -24,7 +24,7 @@ from traincast.graph.kinds import Kernel
 from traincast.hardware import Device, load_device
 from traincast.measure.rows import Row, kernel_of
 
-_MATRIX = ("gemm", "conv", "attention")
+_MATRIX = ("gemm", "conv", "attention", "rnn")
 _LEAST = 6
 """Rows that a model of its own takes; fewer only count for their family's."""
 _MOST = {"conv": 500, "gemm": 500, "attention": 200}
@@ -117,9 +117,9 @@ def positive_least_squares(columns: Floats, wanted: Floats) -> list[float]:
     return result
 
 
-AROUND = {"python_s": 1.64, "infer_s": 1.4, "parameter_s": 2.0}
-"""What goes on around ops in a real network, in units of an addition's forward dispatch: found
-from 30 host-bound training steps of 11 networks on the H200's host."""
+AROUND = {"python_s": 1.64, "infer_s": 1.4, "parameter_s": 2.0, "step_s": 43.0}
+"""What goes on around ops in a real network, and around a step, in units of an addition's forward
+dispatch: found from 30 host-bound training steps of 11 networks on the H200's host."""
 
 
 def fresh_seconds(rows: Iterable[Row]) -> float:
@@ -165,22 +165,20 @@ def host_from(rows: Iterable[Row]) -> Host | None:
         fresh_s=fresh_seconds(rows),
         ops=costs,
         update=update,
-        python_s=AROUND["python_s"] * unit,
-        infer_s=AROUND["infer_s"] * unit,
-        parameter_s=AROUND["parameter_s"] * unit,
+        **{name: times * unit for name, times in AROUND.items()},
     )
 
 
 def samples_of(rows: Iterable[Row]) -> Iterable[Sample]:
-    """Yield measured kernels; backward attention is what both passes take beyond the forward."""
+    """Yield measured kernels; some backward passes are what both take beyond the forward one."""
     known = list(rows)
     types = {r.get("dtype") for r in known}
-    forward = {_case(r): r["seconds"] for r in known if _is(r, "attention", "forward")}
+    forward = {_case(r): r["seconds"] for r in known if r.get("form") == "forward" and _paired(r)}
     for row in known:
         if "seconds" not in row or row.get("family") == "host":
             continue
         seconds = float(row["seconds"])
-        if _is(row, "attention", "both"):
+        if row.get("form") == "both":
             seconds -= forward.get(_case(row), np.inf)
             if not seconds > 0:
                 continue
@@ -202,12 +200,14 @@ def samples_of(rows: Iterable[Row]) -> Iterable[Sample]:
         yield Sample(key_of(species, dtype, str(row.get("layout", ""))), phase, kernel, seconds)
 
 
-def _is(row: Row, family: str, form: str) -> bool:
-    return row.get("family") == family and row.get("form") == form and "seconds" in row
+def _paired(row: Row) -> bool:
+    return row.get("family") in ("attention", "rnn") and "seconds" in row
 
 
-def _case(row: Row) -> tuple[Any, ...]:
-    return tuple(row[k] for k in ("b", "heads", "kv", "seq", "d", "causal", "dtype"))
+def _case(row: Row) -> tuple[tuple[str, Any], ...]:
+    """Return what the two passes of a case share."""
+    apart = ("form", "seconds", "spread")
+    return tuple(sorted((k, v) for k, v in row.items() if k not in apart))
 
 
 def _depth(phase: int, kernel: Kernel) -> float:

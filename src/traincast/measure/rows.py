@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from traincast.estimate.lowering import whole_rnn
 from traincast.graph import KINDS, Attr
 from traincast.graph.kinds import Arg, Case, Kernel
 
@@ -77,6 +78,24 @@ def _attention(row: Row) -> tuple[int, Kernel]:
     if kv != heads and e == 4:
         attrs["algorithm"] = "math"
     return phase, _op("attention", attrs, ins, [_arg((b, heads, seq, d), e)], phase)
+
+
+def _rnn(row: Row) -> tuple[int, Kernel]:
+    e, gates = _EACH[row["dtype"]], 4 if row["cell"] == "lstm" else 3
+    b, seq, wide, hidden, layers = (int(row[x]) for x in ("b", "seq", "input", "hidden", "layers"))
+    ways = 2 if row["both_ways"] else 1
+    weights = []
+    for layer in range(layers):
+        for shape in ((wide if layer == 0 else ways * hidden), hidden):
+            weights += [_arg((gates * hidden, shape), e, role="parameter")] * ways
+        weights += [_arg((gates * hidden,), e, role="parameter")] * 2 * ways
+    attrs: dict[str, Attr] = {
+        "cell": str(row["cell"]), "hidden": hidden, "layers": layers,
+        "bidirectional": bool(row["both_ways"]), "batch_first": True,
+    }  # fmt: skip
+    phase = 0 if row["form"] == "forward" else 1
+    outs = [_arg((b, seq, ways * hidden), e)]
+    return phase, whole_rnn(_op("rnn", attrs, [_arg((b, seq, wide), e), *weights], outs, phase))
 
 
 def _pointwise(fn: str, inputs: int, phase: int, row: Row, **attrs: Attr) -> tuple[int, Kernel]:
@@ -332,6 +351,7 @@ _FAMILIES: dict[str, Callable[[Row], Any]] = {
     "gemm": _gemm,
     "conv": _conv,
     "attention": _attention,
+    "rnn": _rnn,
 }
 
 

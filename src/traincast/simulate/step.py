@@ -27,6 +27,8 @@ from traincast.hardware import Device
 
 PHASES = ("forward", "backward", "optimizer")
 BOUNDS = ("compute", "memory", "launch")
+_WARM = 3
+"""Steps after which a device that is faster than its host repeats itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +108,37 @@ class Step:
 
     @property
     def phase_s(self) -> dict[str, float]:
-        """Seconds of each phase by the slower clock, as a profiler would see them."""
-        return self.host_s if self.host_bound else self.device_s
+        """Seconds of each phase as events on the device see them; they add up to the step.
+
+        A device that is the slower clock always has work. Otherwise it catches up with the host
+        now and then, and in between lags behind: a backward pass that takes the device long is
+        still running when the host has begun the next forward pass.
+        """
+        single = self.plan.accumulate == 1 and not self.plan.recompute
+        if not self.host_bound or not single or not self.plan.training:
+            return self.host_s if self.host_bound else self.device_s
+        return dict(zip(PHASES, self._seen(), strict=True))
+
+    def _seen(self) -> tuple[float, float, float]:
+        """Return the phases of a step that the host bounds, after a few such steps.
+
+        Op i ends on the device at f(i) = max(f(i-1), a(i)) + d(i), a(i) being when the host has
+        issued it: f(i) = D(i) + max over j ≤ i of (a(j) - D(j-1)), D the sum of d up to i.
+        """
+        issue, run = (
+            np.concatenate([per_op[:, 0], per_op[::-1, 1], [update]])
+            for per_op, update in (
+                (self.op_host, self.update_host_s),
+                (self.op_seconds, self.update_s),
+            )
+        )
+        issued, ran = np.cumsum(np.tile(issue, _WARM)), np.cumsum(np.tile(run, _WARM))
+        ended = ran + np.maximum.accumulate(issued - ran + np.tile(run, _WARM))
+        marks = np.maximum(ended, issued)
+        ops, last = len(self.op_host), len(issue) * (_WARM - 1) - 1
+        start, forward, backward = marks[last], marks[last + ops], marks[last + 2 * ops]
+        rest = self.seconds - float(backward - start)
+        return float(forward - start), float(backward - forward), rest
 
     @property
     def host_bound(self) -> bool:

@@ -49,6 +49,12 @@ INFERENCE = 0.5
 """The same for a forward pass without autograd."""
 
 
+FEW = 4
+"""Launches that are part of what an op's dispatch was measured to take."""
+LAUNCH = 0.5
+"""A further launch of the same op, in additions: most of a dispatch comes before the launch."""
+
+
 def host_table(host: Host, program: Program, kernels: Kernels, training: bool) -> Floats:
     """Return host seconds of each op, forward and backward: (ops, 2).
 
@@ -56,7 +62,10 @@ def host_table(host: Host, program: Program, kernels: Kernels, training: bool) -
     backward, what its gradient was measured to take, and each parameter its own.
     """
     further = np.zeros((len(program.classes), 2))
-    np.add.at(further, (kernels.op_class, np.minimum(kernels.phase, 1)), 1.0)
+    phase = np.minimum(kernels.phase, 1)
+    np.add.at(further, (kernels.op_class, phase), 1.0)
+    many = np.zeros((len(program.classes), 2))
+    np.add.at(many, (kernels.op_class, phase), np.maximum(kernels.launches - FEW, 0.0))
     rows = np.zeros((len(program.classes), 2))
     for i, op in enumerate(program.classes):
         if op.kind == "accumulate":
@@ -72,6 +81,7 @@ def host_table(host: Host, program: Program, kernels: Kernels, training: bool) -
         if grad:
             own = sum(s.role == "parameter" and s.grad for s in op.ins)
             rows[i, 1] = BACKWARD * backward + own * host.parameter_s
+    rows += LAUNCH * op_cost(host, "add")[0] * many
     return rows[program.op_class] * host.scale
 
 

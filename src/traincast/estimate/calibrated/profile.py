@@ -41,6 +41,8 @@ class Host:
     """The same without autograd."""
     parameter_s: float = 0.0
     """For each parameter in the backward pass: its gradient is put in place."""
+    step_s: float = 0.0
+    """Once in a training step: its loop, clearing gradients, starting the engine."""
     update: Mapping[str, tuple[float, float]] = field(hash=False, default_factory=dict)
     """For each optimizer: seconds a step, and seconds for each parameter tensor."""
     fresh_s: float = 0.0
@@ -100,6 +102,7 @@ def profile_to_json(profile: Profile) -> str:
             "python_s": short(host.python_s),
             "infer_s": short(host.infer_s),
             "parameter_s": short(host.parameter_s),
+            "step_s": short(host.step_s),
             "update": {k: [short(v) for v in row] for k, row in host.update.items()},
             **({"fresh_s": short(host.fresh_s)} if host.fresh_s else {}),
             "scale": host.scale,
@@ -212,6 +215,7 @@ def _host(form: Mapping[str, Any]) -> Host:
         python_s=float(form.get("python_s", 0.0)),
         infer_s=float(form.get("infer_s", 0.0)),
         parameter_s=float(form.get("parameter_s", 0.0)),
+        step_s=float(form.get("step_s", 0.0)),
         update={k: (float(v[0]), float(v[1])) for k, v in form.get("update", {}).items()},
         fresh_s=float(form.get("fresh_s", 0.0)),
         scale=float(form.get("scale", 1.0)),

@@ -59,8 +59,8 @@ def species_of(
         # Libraries have algorithms of their own for the two most common windows.
         size = {(1, 1): "1", (3, 3): "3"}.get(tuple(window), "") if kind == "conv" else ""
         return f"{kind}{size}.{PHASES[phase]}"
-    if family == "attention":
-        return "attention.forward" if phase == 0 else "attention.backward"
+    if family in ("attention", "rnn"):
+        return f"{family}.forward" if phase == 0 else f"{family}.backward"
     return name
 
 
@@ -185,6 +185,8 @@ def features_of(family: str, kernels: Kernels, index: Ints, units: int) -> Float
     if family == "gemm":
         sides = (_aligned(dims[:, side], 128) for side in range(3))
         return np.column_stack([np.log2(dims), *sides, 4.0 * np.log2(tiled(dims, units))])
+    if family == "rnn":
+        return np.log2(np.column_stack([dims, np.maximum(kernels.space[index], 1.0)]))
     if family == "attention":
         causal = 2.0 * (kernels.done[index] < 1.0)
         return np.column_stack([np.log2(dims), causal, _aligned(dims[:, 1])])
@@ -198,8 +200,10 @@ def features_of(family: str, kernels: Kernels, index: Ints, units: int) -> Float
         return np.column_stack([np.log2(dims[:, :3]), *sides])
     if family == "pool":
         return np.column_stack([np.log2(traffic), np.log2(kernels.window[index].prod(axis=1))])
-    if family == "copy":
+    if family in ("copy", "fill"):
         return np.column_stack([np.log2(traffic), np.log2(dims[:, 0])])
+    if family == "gather":
+        return np.log2(np.column_stack([traffic, dims[:, :3]]))
     return np.log2(traffic)[:, None]
 
 
@@ -252,11 +256,14 @@ SCALES: Mapping[str, Floats] = {
     "dwconv": np.array([2.0, 1.5, 1.5, 2.0, 1.0, 1.0, 1.0, 3.0, 2.5, 2.5, 3.0, 4.0]),
     "gemm": np.array([1.5, 1.5, 1.5, 2.0, 6.0, 6.0, 6.0, 2.0]),
     "attention": np.array([1.5, 1.5, 1.0, 2.0, 2.0, 3.0]),
+    "rnn": np.array([2.0, 2.0, 2.0, 2.0, 3.0]),
     "norm": np.array([2.0, 2.0, 3.0, 3.0, 2.0]),
     "softmax": np.array([2.0, 2.0, 3.0, 4.0, 2.0]),
     "reduction": np.array([2.0, 2.0, 3.0, 4.0, 4.0]),
     "pool": np.array([2.0, 1.5]),
     "copy": np.array([2.0, 1.5]),
+    "fill": np.array([2.0, 2.0]),
+    "gather": np.array([2.0, 2.0, 2.0, 3.0]),
 }
 """Distances over which shapes are alike, in the features' units; stretched in fitting."""
 STREAM_SCALES = np.array([2.0])

@@ -44,7 +44,7 @@ class Kernel(NamedTuple):
     norm, softmax, reduction: rows, columns, inner, 0: `rows` results, each from `columns` values
     (batch norm: channels and n·h·w), which lie `inner` elements apart, 0 if side by side.
     pool: outputs, values of a window, 0, 0. gather: rows moved, their length, rows of the table.
-    copy: tensors that are joined, 0 where none are.
+    copy: tensors that are joined, 0 where none are. fill: values that are set to something else.
     """
     launches: float = 1
     """Number of launches that this entry stands for."""

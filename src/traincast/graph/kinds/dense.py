@@ -279,7 +279,9 @@ def _rnn(c: Case) -> Costs:
         dims = (batch, gates * hidden, hidden, layers * directions)
         launches = steps * layers * directions
         work = 8 * gates * states
-        return Kernel(name, "rnn", flops, work, read, write, dims, launches, each=x.each)
+        return Kernel(
+            name, "rnn", flops, work, read, write, dims, launches, each=x.each, space=steps
+        )
 
     w = total(weights)
     forward = (run("rnn", x.size + w, y.size),)

@@ -151,10 +151,13 @@ def _cross_entropy(c: Case) -> Costs:
     if not x.grad:
         return Costs(forward)
     data = (
-        Kernel(f"{loss}_backward", "fill", 0, target.n, target.size, wide, each=y.each),
+        Kernel(
+            f"{loss}_backward", "fill", 0, target.n, target.size, wide, (target.n, 0, 0, 0),
+            each=y.each,
+        ),
         *cast(wide, x.size),
         rows("_log_softmax_backward_data", 5, 2 * x.size),
-    )
+    )  # fmt: skip
     kept = x.size if wide == x.size else x.size + wide
     return Costs(forward, data, (), (1,), kept, x.size)
 
