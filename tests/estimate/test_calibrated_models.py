@@ -62,9 +62,9 @@ def test_the_correction_follows_what_was_measured_and_vanishes_far_away() -> Non
     assert error < 0.02
     between = x[:-1] + 0.5 * np.diff(x, axis=0)
     assert residual.at(between)[0] == pytest.approx(0.5 * np.sin(between[:, 0]), abs=0.03)
-    far, known = residual.at(np.array([[1e3]]))
+    far, known, same = residual.at(np.array([[1e3]]))
     assert far == pytest.approx(residual.mean)
-    assert known == pytest.approx(0)
+    assert (known, same) == (pytest.approx(0), 0)
 
 
 @given(st.floats(1.01, 8), st.sampled_from(("resnet18", "gpt2", "vgg16")))

@@ -129,8 +129,10 @@ def image(layout: str, precision: str = "amp_bf16") -> Program:
 
 def test_a_shuffle_leaves_channels_first_and_the_convolution_turns_them_back() -> None:
     found = rows(image("nhwc"))
-    assert names(found, "clone", 0) == ["copy_.permute"]
-    assert names(found, "depthwise", 0) == ["copy_.permute", "convolution", "convolution.bias"]
+    assert names(rows(image("nchw")), "clone", 0) == ["copy_.permute"]
+    # Channels are innermost before, columns after, and for the convolution channels again.
+    assert names(found, "clone", 0) == ["copy_.transpose"]
+    assert names(found, "depthwise", 0) == ["copy_.transpose", "convolution", "convolution.bias"]
     assert names(rows(image("nchw")), "depthwise", 0) == ["convolution"]
 
 
@@ -187,7 +189,7 @@ def test_a_copy_to_contiguous_is_spared_where_channels_are_last() -> None:
     first, last = (
         rows(program_of(made, PRECISIONS["fp32"], layout)) for layout in ("nchw", "nhwc")
     )
-    assert names(first, "clone") == ["copy_.permute"]
+    assert names(first, "clone") == ["copy_.transpose"]
     assert names(last, "clone") == []
 
 

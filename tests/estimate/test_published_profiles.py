@@ -14,7 +14,7 @@ import pytest
 from traincast.estimate.calibrated.estimator import Calibrated
 from traincast.estimate.calibrated.library import shipped, shipped_names
 from traincast.estimate.calibrated.profile import SCHEMA, Profile
-from traincast.estimate.calibrated.species import SCALES, STREAM_SCALES
+from traincast.estimate.calibrated.species import scales_of
 from traincast.estimate.program import FAMILIES, kernel_table
 from traincast.graph.precision import precision_named
 from traincast.hardware import load_device
@@ -87,7 +87,8 @@ class TestForm:
             assert model.rows >= 6, key
 
     def test_corrections_have_the_features_that_kernels_have(self, name: str) -> None:
-        families = {"gemm": "gemm", "conv": "conv", "attention": "attention",
+        families = {"gemm": "gemm", "conv": "conv", "conv1": "conv", "conv3": "conv",
+                    "attention": "attention",
                     "native_layer_norm": "norm", "_softmax": "softmax"}  # fmt: skip
         for key, model in _profile(name).models.items():
             species = key.split("|")[0]
@@ -97,7 +98,7 @@ class TestForm:
             )
             assert model.residual is not None, key
             assert np.isfinite(model.residual.weights).all(), key
-            assert len(model.residual.scales) == len(SCALES.get(family, STREAM_SCALES)), key
+            assert len(model.residual.scales) == len(scales_of(key, family)), key
 
 
 @pytest.fixture(scope="module")

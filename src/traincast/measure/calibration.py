@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from traincast.estimate.calibrated.species import (
     key_of,
     scales_of,
     species_of,
+    windows_of,
     work_of,
 )
 from traincast.estimate.optimizer import OPTIMIZERS
@@ -27,6 +28,7 @@ from traincast.measure.rows import Row, kernel_of
 _MATRIX = ("gemm", "conv", "attention", "rnn")
 _LEAST = 6
 """Rows that a model of its own takes; fewer only count for their family's."""
+_LEAST_OF_A_WINDOW = 60
 _MOST = {"conv": 500, "gemm": 500, "attention": 200}
 _MOST_OTHERS = 120
 """Shapes that a model keeps: enough for real networks, few enough for a small file."""
@@ -216,10 +218,16 @@ def _depth(phase: int, kernel: Kernel) -> float:
 
 
 def fit_models(samples: Sequence[Sample], device: Device) -> dict[str, KernelModel]:
-    """Return a model for every key with enough rows, and one for every family and type."""
+    """Return a model for every key with enough rows, and one for every family and type.
+
+    Convolutions with the common windows have models of their own only if all windows have enough.
+    """
+    counts = Counter(sample.key for sample in samples)
     groups: dict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
-        groups[sample.key].append(sample)
+        same = windows_of(sample.key)
+        few = any(counts[key] < _LEAST_OF_A_WINDOW for key in same)
+        groups[same[-1] if same and few else sample.key].append(sample)
         if sample.kernel.family not in _MATRIX:
             dtype = sample.key.split("|")[1]
             groups[f"{sample.kernel.family}|{dtype}|"].append(sample)

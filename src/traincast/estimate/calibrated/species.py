@@ -74,6 +74,15 @@ def key_of(species: str, dtype: str, layout: str) -> str:
     return f"{species}|{dtype}|{layout if told else ''}"
 
 
+def windows_of(key: str) -> tuple[str, ...]:
+    """Return the keys of a convolution with either common window and with any other, or none."""
+    head, dot, rest = key.partition(".")
+    return tuple(f"{kind}{dot}{rest}" for kind in _WINDOWS) if head in _WINDOWS else ()
+
+
+_WINDOWS = ("conv1", "conv3", "conv")
+
+
 def keys_of(
     kernels: Kernels, precision: Precision, layout: str = "", training: bool = True
 ) -> list[str]:
