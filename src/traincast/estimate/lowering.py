@@ -149,6 +149,8 @@ def _batch_norm(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
     Backward, a gradient in another order than the input takes the kernels of channels first.
     """
     last = bool(case.attrs.get("nhwc"))
+    if len(case.ins[0].shape) == 2:
+        kernel = kernel._replace(space=0)
     counter = 1 if last and kernel.dims[1] > 7 * 256 else 0
     if kernel.name == "native_batch_norm":
         return (kernel._replace(nhwc=last, launches=3 + counter),)

@@ -17,7 +17,8 @@ def evaluated(graph: Graph) -> Graph:
 
     No gradient flows, so that nothing is kept for one. Dropout passes its input on, and so does a
     product with random noise (stochastic depth). What only the loss needs is left out; a network
-    that computes its own loss otherwise is kept whole.
+    that computes its own loss is kept whole, unless it does so for labels that are not given then,
+    as those of Transformers do.
     """
     readers: dict[str, list[Op]] = {}
     for op in graph.ops:
@@ -65,6 +66,9 @@ def _spares(op: Op, readers: dict[str, list[Op]]) -> bool:
 def _result(graph: Graph, ops: list[Op], same: dict[str, str]) -> str:
     """Return the tensor that evaluation ends in: what cross-entropy is taken of, or the loss."""
     last = graph.loss or graph.ops[-1].outputs[0]
+    assumed = any(note.startswith("loss") for note in graph.notes)
+    if not assumed and graph.source and not graph.of_transformers:
+        return same.get(last, last)
     made = {name: op for op in ops for name in op.outputs}
     op = made.get(same.get(last, last))
     while op is not None and op.kind in _MOVES:

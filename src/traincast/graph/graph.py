@@ -94,6 +94,11 @@ class Graph:
     loss: str = ""
     """Tensor that training differentiates; empty for the last op's first output."""
 
+    @property
+    def of_transformers(self) -> bool:
+        """Whether it is a model of the library Transformers, which has habits of its own."""
+        return self.source.startswith(("hf:", "transformers:"))
+
     @cached_property
     def parameters(self) -> tuple[Tensor, ...]:
         """Every parameter tensor, tied weights once."""

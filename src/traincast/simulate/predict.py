@@ -11,6 +11,7 @@ from traincast.errors import InvalidValueError
 from traincast.estimate.intervals import interval_of
 from traincast.estimate.optimizer import optimizer_named
 from traincast.estimate.registry import estimator_for
+from traincast.estimate.roofline import Estimator
 from traincast.graph import Graph
 from traincast.graph.evaluation import evaluated
 from traincast.graph.precision import Precision, precision_named
@@ -94,7 +95,7 @@ def predict(
         interval_s=interval_of(engine, unit.name, step.seconds, step.host_bound),
         engine=engine,
         totals=None,
-        notes=(*_notes(graph, plan, unit, how), *step.notes),
+        notes=(*_notes(graph, plan, unit, how, engine), *step.notes),
     )
     return replace(found, totals=_totals(found, dataset_size, epochs, tokens, price_per_hour))
 
@@ -144,7 +145,9 @@ def _learned_positions(graph: Graph) -> int | None:
     return min((t.shape[0].at(1, 1) for t in tables if t.role == "parameter"), default=None)
 
 
-def _notes(graph: Graph, plan: Plan, device: Device, precision: Precision) -> tuple[str, ...]:
+def _notes(
+    graph: Graph, plan: Plan, device: Device, precision: Precision, engine: Estimator
+) -> tuple[str, ...]:
     notes = list(graph.notes)
     if precision.peak not in (*device.matrix_flops, "fp32"):
         notes.append(
@@ -153,7 +156,7 @@ def _notes(graph: Graph, plan: Plan, device: Device, precision: Precision) -> tu
         )
     if not plan.training:
         notes = [n for n in notes if not n.startswith("loss")]
-    if any(o.kind == "rnn" for o in graph.ops):
+    if any(o.kind == "rnn" for o in graph.ops) and not getattr(engine, "lowers", False):
         notes.append("recurrent layers are priced as a chain of small products")
     return tuple(notes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from traincast.estimate.calibrated.profile import Host
-from traincast.estimate.program import Floats, Kernels, OpClass, Program
+from traincast.estimate.program import FAMILIES, Floats, Kernels, OpClass, Program
 
 _KINDS = {
     "linear": "linear", "matmul": "matmul", "grouped_matmul": "matmul", "attention": "sdpa",
@@ -53,6 +53,9 @@ FEW = 4
 """Launches that are part of what an op's dispatch was measured to take."""
 LAUNCH = 0.5
 """A further launch of the same op, in additions: most of a dispatch comes before the launch."""
+RECURRENT = (2.0, 2.6)
+"""The same for each position in each layer of a recurrent network, forward and backward: cuDNN
+launches several kernels there."""
 
 
 def host_table(host: Host, program: Program, kernels: Kernels, training: bool) -> Floats:
@@ -81,6 +84,9 @@ def host_table(host: Host, program: Program, kernels: Kernels, training: bool) -
         if grad:
             own = sum(s.role == "parameter" and s.grad for s in op.ins)
             rows[i, 1] = BACKWARD * backward + own * host.parameter_s
+    recurrent = kernels.family == FAMILIES.index("rnn")
+    chain = np.where(recurrent, kernels.space * kernels.dims[:, 3], 0.0)
+    np.add.at(many, (kernels.op_class, phase), chain * np.take(RECURRENT, phase) / LAUNCH)
     rows += LAUNCH * op_cost(host, "add")[0] * many
     return rows[program.op_class] * host.scale
 

@@ -101,7 +101,8 @@ def keys_of(
         window = kernels.window[i] if kernels.stride[i] == 1 else ()
         species = species_of(name, family, phase, dims, each, float(gi[i]), window)
         if not training and species.endswith("batch_norm"):
-            species += ".infer"
+            # Rows without an image are scaled and shifted like any broadcast.
+            species = f"{species}.infer" if kernels.space[i] else "mul.strided"
         order = "nhwc" if kernels.nhwc[i] else "nchw"
         found.append(key_of(species, dtype, order if lowered else layout))
     return found

@@ -14,12 +14,10 @@ from traincast.estimate.fusion.nests import CALL, ROWS, Key, Lowering, Read, pro
 from traincast.estimate.program import OpClass, Spec
 from traincast.graph import Op, Size
 
-_TRANSFORMERS = ("hf:", "transformers:")
-
 
 def masked(low: Lowering, cls: OpClass) -> bool:
     """Tell whether an attention gets a mask by being compiled."""
-    return len(cls.ins) == 3 and low.graph.source.startswith(_TRANSFORMERS)
+    return len(cls.ins) == 3 and low.graph.of_transformers
 
 
 def _full(spec: Spec) -> Spec:
