@@ -23,6 +23,7 @@ from traincast.graph.precision import (
     AUTOCAST_HIGH,
     AUTOCAST_HIGH_FUNCTIONS,
     AUTOCAST_LOW,
+    PRECISIONS,
     Precision,
 )
 
@@ -57,15 +58,24 @@ class OpClass(NamedTuple):
     moves: Moves | None = None
     """Copies into another memory order; None where launches on a GPU are not asked for."""
 
-    def at(self, batch: int, seq: int) -> Costs:
-        """Return the kernels of one such op for a batch and sequence length."""
+    def at(self, batch: int, seq: int, known: dict[int, Arg] | None = None) -> Costs:
+        """Return the kernels of one such op for a batch and sequence length.
+
+        `known` holds the tensors of other classes at the same sizes, by the identity of their spec.
+        """
+        met = {} if known is None else known
         case = Case(
             dict(self.attrs),
-            tuple([_arg(spec, batch, seq) for spec in self.ins]),
-            tuple([_arg(spec, batch, seq) for spec in self.outs]),
+            tuple([met.get(id(spec)) or _met(spec, batch, seq, met) for spec in self.ins]),
+            tuple([met.get(id(spec)) or _met(spec, batch, seq, met) for spec in self.outs]),
         )
         costs = KINDS[self.kind].costs(case)
         return costs if self.moves is None else launched(case, costs, self.moves)
+
+
+def _met(spec: Spec, batch: int, seq: int, met: dict[int, Arg]) -> Arg:
+    found = met[id(spec)] = _arg(spec, batch, seq)
+    return found
 
 
 def _arg(spec: Spec, batch: int, seq: int) -> Arg:
@@ -115,6 +125,10 @@ def program_of(graph: Graph, precision: Precision, layout: str = "") -> Program:
     a GPU (`lowering`), with the copies between memory orders; without, those of the aten ops that
     autograd runs, on whatever device.
     """
+    types = (precision.parameters, precision.compute)
+    first = next(p for p in PRECISIONS.values() if (p.parameters, p.compute) == types)
+    if precision != first:  # TF32 and FP8 change how products are computed, not what is launched
+        return replace(program_of(graph, first, layout), precision=precision)
     return _Builder(graph, precision, layout).build()
 
 
@@ -323,7 +337,9 @@ class _Builder:
         self, ops: list[Op], classes: tuple[OpClass, ...], op_class: Ints
     ) -> tuple[Value, ...]:
         root: dict[str, str] = {n: n for n in self.role}
-        saved = [c.at(2, 64).saved for c in classes]
+        known: dict[int, Arg] = {}
+        # Where nothing is trained, nothing is kept for a backward pass.
+        saved = [c.at(2, 64, known).saved if self.grad else () for c in classes]
         made: dict[str, int] = {}
         last: dict[str, int] = {}
         kept: dict[str, int] = {}
@@ -366,8 +382,9 @@ def kernels_of(program: Program, batch: int, seq: int) -> Kernels:
     rows: list[tuple[int, int, Kernel]] = []
     extra = np.zeros(len(program.classes))
     workspace = np.zeros(len(program.classes))
+    known: dict[int, Arg] = {}
     for index, op_class in enumerate(program.classes):
-        costs = op_class.at(batch, seq)
+        costs = op_class.at(batch, seq, known)
         extra[index], workspace[index] = costs.extra, costs.workspace
         for phase, kernels in enumerate((costs.forward, costs.data, costs.weight)):
             rows += [(index, phase, k) for k in kernels]

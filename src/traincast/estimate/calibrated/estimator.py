@@ -169,6 +169,7 @@ class Calibrated:
             groups.setdefault(key, []).append(i)
         seconds = np.empty(len(names))
         bound = np.empty(len(names), dtype=np.int64)
+        measured_on = {p.device: load_device(p.device) for p in self._profiles}
         for key, rows in groups.items():
             index = np.array(rows)
             family = FAMILIES[kernels.family[rows[0]]]
@@ -178,7 +179,7 @@ class Calibrated:
                 self._correction(model, family, kernels, index, device.units),
             )  # fmt: skip
             if family not in MATRIX:
-                seconds[index] += cold_seconds(traffic[index], load_device(source.device))
+                seconds[index] += cold_seconds(traffic[index], measured_on[source.device])
             seconds[index] *= self.factor(source, *groups_of(key, family))
             if group_of(key, family) == "grouped":
                 wide = index[group_depth(kernels)[index] >= WIDE]

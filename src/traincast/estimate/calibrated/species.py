@@ -35,6 +35,9 @@ def type_of(each: float, precision: Precision, matrix: bool) -> str:
     return "tf32" if matrix and precision.peak == "tf32" else "fp32"
 
 
+_SIZES: Mapping[tuple[float, ...], str] = {(1, 1): "1", (3, 3): "3"}
+
+
 def species_of(
     name: str,
     family: str,
@@ -57,7 +60,7 @@ def species_of(
     if family == "conv":
         kind = "conv" if groups <= 1 else "dwconv" if depth_of_group <= 1 else "gconv"
         # Libraries have algorithms of their own for the two most common windows.
-        size = {(1, 1): "1", (3, 3): "3"}.get(tuple(window), "") if kind == "conv" else ""
+        size = _SIZES.get(tuple(window), "") if kind == "conv" else ""
         return f"{kind}{size}.{PHASES[phase]}"
     if family in ("attention", "rnn"):
         return f"{family}.forward" if phase == 0 else f"{family}.backward"
@@ -196,7 +199,7 @@ def features_of(family: str, kernels: Kernels, index: Ints, units: int) -> Float
         sides = (_aligned(dims[:, side], 128) for side in range(3))
         return np.column_stack([np.log2(dims), *sides, 4.0 * np.log2(tiled(dims, units))])
     if family == "rnn":
-        return np.log2(np.column_stack([dims, np.maximum(kernels.space[index], 1.0)]))
+        return _logs([dims, np.maximum(kernels.space[index], 1.0)])
     if family == "attention":
         causal = 2.0 * (kernels.done[index] < 1.0)
         return np.column_stack([np.log2(dims), causal, _aligned(dims[:, 1])])
@@ -206,15 +209,20 @@ def features_of(family: str, kernels: Kernels, index: Ints, units: int) -> Float
         logs = np.log2(np.column_stack([dims[:, 0], dims[:, 1], space]))
         return np.column_stack([logs, _aligned(space), _aligned(dims[:, 1])])
     if family in ROWWISE:
-        sides = _aligned(dims[:, 0]), _aligned(dims[:, 1])
-        return np.column_stack([np.log2(dims[:, :3]), *sides])
+        ends = _aligned(dims[:, 0]), _aligned(dims[:, 1])
+        return np.column_stack([np.log2(dims[:, :3]), *ends])
     if family == "pool":
         return np.column_stack([np.log2(traffic), np.log2(kernels.window[index].prod(axis=1))])
     if family in ("copy", "fill"):
         return np.column_stack([np.log2(traffic), np.log2(dims[:, 0])])
     if family == "gather":
-        return np.log2(np.column_stack([traffic, dims[:, :3]]))
+        return _logs([traffic, dims[:, :3]])
     return np.log2(traffic)[:, None]
+
+
+def _logs(columns: Sequence[Floats]) -> Floats:
+    logs: Floats = np.log2(np.column_stack(columns))
+    return logs
 
 
 def _aligned(length: Floats, most: int = 8) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from traincast.estimate.fusion.nests import COLUMNS, POINT, ROWS
 from traincast.estimate.program import OpClass, Spec
 from traincast.graph import DTYPE_BYTES, elements
-from traincast.graph.kinds import Costs, Kernel
+from traincast.graph.kinds import Arg, Costs, Kernel
 
 _LOOPED = ("embedding", "gather", "interpolate")
 """Kinds whose forward is part of a loop and whose backward is a library call."""
@@ -54,7 +54,7 @@ class Loop(OpClass):
 
     __slots__ = ()
 
-    def at(self, batch: int, seq: int) -> Costs:
+    def at(self, batch: int, seq: int, known: dict[int, Arg] | None = None) -> Costs:
         """Return its kernels for a batch and sequence length.
 
         Reductions of columns take a kernel for partial sums and a small one for each sum; mixed
@@ -92,9 +92,9 @@ class Call(OpClass):
 
     __slots__ = ()
 
-    def at(self, batch: int, seq: int) -> Costs:
+    def at(self, batch: int, seq: int, known: dict[int, Arg] | None = None) -> Costs:
         """Return the library's kernels for a batch and sequence length."""
-        costs = super().at(batch, seq)
+        costs = super().at(batch, seq, known)
         if self.kind not in _BIASED:
             return costs
         forward, data, weight = (
@@ -119,6 +119,6 @@ class Scatter(OpClass):
 
     __slots__ = ()
 
-    def at(self, batch: int, seq: int) -> Costs:
+    def at(self, batch: int, seq: int, known: dict[int, Arg] | None = None) -> Costs:
         """Return the library's backward kernels for a batch and sequence length."""
-        return super().at(batch, seq)._replace(forward=())
+        return super().at(batch, seq, known)._replace(forward=())
