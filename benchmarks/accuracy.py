@@ -2,7 +2,7 @@
 
     python benchmarks/accuracy.py [--quick] [--cpu] [--networks N] [--out docs/accuracy.md]
 
-Writes the page and its charts, in about five minutes with networks that were traced before (see
+Writes the page and its charts, in about ten minutes with networks that were traced before (see
 `TRAINCAST_CACHE`; otherwise torch, torchvision, timm and transformers are needed, and more time).
 `--quick` judges the H200's suites alone and prints the page instead of writing it. `--cpu` also
 trains on this machine's CPU, which takes a profile of it (`traincast calibrate --device cpu`).
@@ -40,7 +40,7 @@ from traincast.simulate.validate import ValidatedRow
 OUT = ROOT / "docs/accuracy.md"
 T = TypeVar("T")
 WORST = 10
-ABLATED = ("h200", "h200-compiled", "held-out")
+ABLATED = ("h200", "h200-compiled", "held-out", "second")
 
 
 def timed(what: str, make: Callable[[], T]) -> T:

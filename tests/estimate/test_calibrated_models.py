@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traincast.errors import InputFileError
-from traincast.estimate.calibrated.estimator import Calibrated
+from traincast.estimate.calibrated.estimator import Calibrated, cold_seconds
 from traincast.estimate.calibrated.library import COMPLETE, shipped, shipped_names
 from traincast.estimate.calibrated.models import KernelModel, fit_base, fit_residual
 from traincast.estimate.calibrated.profile import (
@@ -22,11 +22,12 @@ from traincast.estimate.calibrated.profile import (
     profile_to_json,
     read_profile,
 )
-from traincast.estimate.calibrated.species import fallbacks, keys_of
+from traincast.estimate.calibrated.species import fallbacks, keys_of, species_of
 from traincast.estimate.program import FAMILIES, kernels_of, program_of
 from traincast.graph.precision import PRECISIONS, precision_named
 from traincast.hardware import load_device
 from traincast.ingest import zoo_graph
+from traincast.measure.calibration import fit_models, samples_of
 
 PEAK, BANDWIDTH = 1e15, 4e12
 
@@ -65,6 +66,90 @@ def test_the_correction_follows_what_was_measured_and_vanishes_far_away() -> Non
     far, known, same = residual.at(np.array([[1e3]]))
     assert far == pytest.approx(residual.mean)
     assert (known, same) == (pytest.approx(0), 0)
+
+
+def test_a_whim_holds_for_the_shape_that_showed_it_and_not_for_others() -> None:
+    """Every shape is off by its own whim: the shape itself is met, between shapes the wave is."""
+    x = np.arange(0, 60, 0.5)[:, None]
+    wave = np.sin(x[:, 0] / 6)
+    whims = np.random.default_rng(4).normal(0, 0.3, len(x))
+    residual, error = fit_residual(x, wave + whims, np.array([4.0]), len(x))
+    assert error == pytest.approx(0.3, rel=0.3)
+    value, _, same = residual.at(x)
+    assert np.abs(value - wave - whims).mean() < 0.4 * np.abs(whims).mean()
+    assert same == pytest.approx(1)
+    between = x + 0.25
+    off = np.abs(residual.at(between)[0] - np.sin(between[:, 0] / 6))
+    assert off.mean() < 0.6 * np.abs(whims).mean()
+
+
+def test_few_of_many_shapes_tell_what_all_would() -> None:
+    random = np.random.default_rng(2)
+    x = np.rint(random.uniform(0, 8, (600, 2)) * 128) / 128
+    truth = 0.4 * np.sin(x[:, 0]) + 0.3 * np.cos(x[:, 1])
+    residual, error = fit_residual(x, truth, np.array([1.0, 1.0]), 120)
+    assert len(residual.weights) == 120
+    assert np.abs(residual.at(x)[0] - truth).mean() < 0.02
+    assert error < 0.05
+
+
+def test_a_fitted_process_says_the_same_from_its_file() -> None:
+    """Close shapes of different times have large weights of either sign: digits matter."""
+    random = np.random.default_rng(3)
+    x = np.rint(np.column_stack([random.uniform(4, 20, 90), random.choice([5.6, 7.0], 90)]) * 128)
+    x /= 128
+    rest = np.where(x[:, 1] < 6, 1.0, -1.0) + 0.1 * np.sin(x[:, 0])
+    residual, error = fit_residual(x, rest, np.array([2.0, 2.0]), 90)
+    model = KernelModel(
+        compute=0, bandwidth=1, floor_s=1e-6, error=error, spread=1, rows=90, residual=residual
+    )
+    profile = Profile(device="h200", models={"add|fp32|": model}, host=None)
+    again = profile_from_json(profile_to_json(profile), "again.json").models["add|fp32|"].residual
+    assert again is not None
+    assert again.at(x)[0] == pytest.approx(residual.at(x)[0], abs=0.01)
+    assert again.at(x)[0] == pytest.approx(rest, abs=0.1)
+
+
+def test_vector_kernels_take_longer_in_networks_if_they_were_timed_from_the_cache() -> None:
+    h200 = load_device("h200")
+    traffic = np.array([1e4, 1e7, 1e9])
+    longer = cold_seconds(traffic, h200)
+    assert longer[0] < 1e-8
+    assert longer[1] == pytest.approx(0.15 * 1e7 / 4.8e12 + 0.3e-6 * 10 / 11, rel=0.01)
+    assert longer[2] < 1e-3 * 1e9 / 4.8e12
+    assert not cold_seconds(traffic, load_device("epyc-genoa-2-cores")).any()
+
+
+@pytest.mark.parametrize(
+    ("phase", "dims", "said"),
+    [
+        (0, (2048, 50257, 768, 1), "gemm.forward.odd"),
+        (0, (2047, 50256, 768, 1), "gemm.forward"),  # rows may be any
+        (1, (2048, 768, 50257, 1), "gemm.data.odd"),
+        (2, (50257, 768, 2048, 1), "gemm.weight.odd"),
+        (2, (768, 768, 2047, 1), "gemm.weight"),
+        (0, (197, 197, 64, 12), "gemm.batched.odd"),
+    ],
+)
+def test_products_whose_rows_are_not_aligned_are_of_their_own_kind(
+    phase: int, dims: tuple[int, ...], said: str
+) -> None:
+    assert species_of("mm", "gemm", phase, dims, 2, 0, ()) == said
+
+
+def test_convolutions_are_told_apart_by_window_only_where_each_was_measured() -> None:
+    rows = [
+        {"family": "conv", "n": 8, "cin": 16 * (1 + i % 7), "cout": 16 * (1 + i // 7), "size": 14,
+         "kernel": kernel, "stride": 1, "groups": 1, "layout": "nchw", "form": "forward",
+         "dtype": "fp32", "seconds": 1e-4 * (1 + i)}
+        for kernel, many in ((1, 65), (3, 65), (5, 61)) for i in range(many)
+    ]  # fmt: skip
+    device = load_device("h200")
+    enough = fit_models(list(samples_of(rows)), device)
+    assert {key.split(".")[0] for key in enough} == {"conv1", "conv3", "conv"}
+    few = fit_models(list(samples_of(rows[:-10])), device)
+    assert {key.split(".")[0] for key in few} == {"conv"}
+    assert next(iter(few.values())).rows == len(rows) - 10
 
 
 @given(st.floats(1.01, 8), st.sampled_from(("resnet18", "gpt2", "vgg16")))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from traincast.estimate.calibrated.species import keys_of
 from traincast.estimate.program import Program, kernels_of, program_of
 from traincast.graph import Graph, Op, Size, Tensor, verify
 from traincast.graph.precision import PRECISIONS
@@ -366,3 +367,63 @@ def test_sums_of_gradients_in_two_orders() -> None:
     # The loss's gradient is contiguous: turned, it meets what gelu kept in the other order.
     assert names(found, "again", 1) == ["gelu_backward.strided"]
     assert names(found, "h.grad") == ["add"]
+
+
+def test_recurrent_layers_are_one_call_forward_and_one_back() -> None:
+    made = graph(
+        [
+            tensor("x", "B", 5, 4, role="input"),
+            tensor("w", 12, 4, role="parameter"),
+            tensor("u", 12, 3, role="parameter"),
+            tensor("y", "B", 5, 3),
+        ],
+        [op("rnn", "rnn", "x w u", "y", cell="lstm", hidden=3, batch_first=True)],
+    )
+    plain, lowered = (
+        kernels_of(program_of(made, PRECISIONS["fp32"], layout), 2, 0) for layout in ("", "nchw")
+    )
+    assert list(lowered.names) == ["rnn", "rnn_backward.data"]
+    assert list(lowered.launches) == [1, 1]
+    assert list(lowered.space) == [5, 5]
+    # Every position takes one product with each matrix, and backward two.
+    forward = 2 * (2 * 5) * (12 * 4 + 12 * 3)
+    assert list(lowered.flops) == [forward, 2 * forward]
+    assert plain.flops.sum() == lowered.flops.sum()
+
+
+@pytest.mark.parametrize(("batch", "launches"), [(3072, 2), (3073, 30)])
+def test_many_indices_are_sorted_before_their_gradients_are_added(
+    batch: int, launches: int
+) -> None:
+    made = graph(
+        [
+            tensor("i", "B", role="input", dtype="int64"),
+            tensor("t", 9, 4, role="parameter"),
+            tensor("y", "B", 4),
+        ],
+        [op("look", "embedding", "t i", "y")],
+    )
+    kernels = kernels_of(program_of(made, PRECISIONS["fp32"], "nchw"), batch, 0)
+    at = kernels.names.index("embedding_dense_backward")
+    assert kernels.launches[at] == launches
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp_bf16"])
+def test_batch_norm_of_rows_is_pytorchs_own_with_channels_last(precision: str) -> None:
+    made = graph(
+        [
+            tensor("x", "B", 4, role="input"),
+            tensor("w", 4, 4, role="parameter"),
+            *(tensor(n, 4, role="parameter") for n in "sb"),
+            tensor("h", "B", 4),
+            tensor("y", "B", 4),
+        ],
+        [op("linear", "linear", "x w", "h"), op("norm", "batch_norm", "h s b", "y")],
+    )
+    program = program_of(made, PRECISIONS[precision], "nchw")
+    kernels = kernels_of(program, 8, 0)
+    norms = [i for i, name in enumerate(kernels.names) if "batch_norm" in name]
+    assert kernels.nhwc[norms].all()
+    assert "copy_.permute" not in kernels.names
+    key = keys_of(kernels, PRECISIONS[precision], training=False)[norms[0]]
+    assert key.startswith("mul.strided|")

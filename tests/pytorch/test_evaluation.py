@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -63,3 +64,35 @@ def test_an_evaluated_graph_is_a_graph_without_gradients() -> None:
     assert verify(found) is found
     assert not found.needs_grad
     assert found.parameter_count == resolve("torchvision:efficientnet_b0").parameter_count
+
+
+OWN_LOSS = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 5)
+
+    def forward(self, x, y):
+        return nn.functional.cross_entropy(self.layer(x), y)
+
+
+def net(batch=2):
+    return Net(), (torch.randn(batch, 8), torch.randint(0, 5, (batch,)))
+
+
+def plain(batch=2):
+    return nn.Linear(8, 5), torch.randn(batch, 8)
+"""
+
+
+def test_a_loss_of_its_own_is_evaluated_and_an_assumed_one_is_not(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN_LOSS)
+    own, assumed = (
+        evaluated(resolve(f"own.py:{name}", root=tmp_path)) for name in ("net", "plain")
+    )
+    assert [op.kind for op in own.ops] == ["linear", "cross_entropy"]
+    assert [op.kind for op in assumed.ops] == ["linear"]

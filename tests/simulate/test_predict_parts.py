@@ -70,6 +70,32 @@ def test_parts_add_up(request: dict[str, Any]) -> None:
     assert found.samples_per_s * found.seconds == about(found.samples)
 
 
+@pytest.mark.parametrize(
+    ("model", "batch"), [("resnet18", 1), ("resnet18", 40), ("gpt2", 1), ("mobilenet_v2", 16)]
+)
+def test_phases_are_what_events_on_the_device_would_show(model: str, batch: int) -> None:
+    """One op after the other: the host issues it, the device runs it when both are ready."""
+    step = predict(model, "h200", batch=batch).step
+    host = [*step.op_host[:, 0], *reversed(step.op_host[:, 1]), step.update_host_s]
+    device = [*step.op_seconds[:, 0], *reversed(step.op_seconds[:, 1]), step.update_s]
+    ops = len(step.op_host)
+    issued = free = 0.0
+    marks: list[float] = []
+    for _ in range(8):
+        begun = [max(issued, free)]
+        for i, (issue, run_s) in enumerate(zip(host, device, strict=True), 1):
+            issued += issue
+            free = max(free, issued) + run_s
+            if i in (ops, 2 * ops):
+                begun.append(max(issued, free))
+        marks = begun
+    assert step.host_bound
+    seen = step.phase_s
+    assert seen["forward"] == pytest.approx(marks[1] - marks[0], rel=1e-6)
+    assert seen["backward"] == pytest.approx(marks[2] - marks[1], rel=1e-6)
+    assert min(seen.values()) >= 0
+
+
 @settings(max_examples=25, deadline=None)
 @given(requests())
 def test_a_trace_shows_the_device_time_and_nothing_overlaps(request: dict[str, Any]) -> None:

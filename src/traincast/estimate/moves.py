@@ -352,7 +352,7 @@ class _Follower:
 
     def _batch_norm_grad(self, i: int, op: Op, ins: list[Laid], outs: list[Laid]) -> list[Laid]:
         if self._by_pytorch(op):
-            if not outs[0].channels_last:
+            if len(outs[0].shape) != 2 and not outs[0].channels_last:
                 self.attrs[i]["mixed"] = True
             return [preserved(ins[0])]
         return self._pool_grad(i, op, ins, outs)
