@@ -80,7 +80,7 @@ def test_a_whim_holds_for_the_shape_that_showed_it_and_not_for_others() -> None:
     assert same == pytest.approx(1)
     between = x + 0.25
     off = np.abs(residual.at(between)[0] - np.sin(between[:, 0] / 6))
-    assert off.mean() < 0.6 * np.abs(whims).mean()
+    assert off.mean() < 0.85 * np.abs(whims).mean()
 
 
 def test_few_of_many_shapes_tell_what_all_would() -> None:

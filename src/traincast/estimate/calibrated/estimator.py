@@ -67,6 +67,17 @@ def cold_seconds(traffic: Floats, device: Device) -> Floats:
     return longer
 
 
+def _shapes_of(kernels: Kernels, units: int) -> tuple[dict[str, Floats], Ints]:
+    """Return the features of all kernels by family, and each kernel's row among its family's."""
+    place = np.empty(len(kernels.family), dtype=np.int64)
+    shapes = {}
+    for code in np.unique(kernels.family):
+        index = np.flatnonzero(kernels.family == code)
+        place[index] = np.arange(len(index))
+        shapes[FAMILIES[code]] = features_of(FAMILIES[code], kernels, index, units)
+    return shapes, place
+
+
 def group_of(key: str, family: str) -> str:
     """Return the group that a kernel belongs to, by its key and family."""
     if family == "conv":
@@ -169,18 +180,21 @@ class Calibrated:
             groups.setdefault(key, []).append(i)
         seconds = np.empty(len(names))
         bound = np.empty(len(names), dtype=np.int64)
-        measured_on = {p.device: load_device(p.device) for p in self._profiles}
+        cold = {p.device: cold_seconds(traffic, load_device(p.device)) for p in self._profiles}
+        shapes, place = _shapes_of(kernels, device.units)
         for key, rows in groups.items():
             index = np.array(rows)
             family = FAMILIES[kernels.family[rows[0]]]
             model, source = self.model(key, family)
             seconds[index], bound[index] = self._priced(
                 model, source, flops[index], traffic[index], key.split("|")[1], device,
-                self._correction(model, family, kernels, index, device.units),
+                self._correction(model, shapes[family][place[index]]),
             )  # fmt: skip
             if family not in MATRIX:
-                seconds[index] += cold_seconds(traffic[index], measured_on[source.device])
-            seconds[index] *= self.factor(source, *groups_of(key, family))
+                seconds[index] += cold[source.device][index]
+            factor = self.factor(source, *groups_of(key, family))
+            if factor != 1.0:
+                seconds[index] *= factor
             if group_of(key, family) == "grouped":
                 wide = index[group_depth(kernels)[index] >= WIDE]
                 seconds[wide] *= self.factor(source, groups_of(key, family, WIDE)[-1])
@@ -233,21 +247,18 @@ class Calibrated:
             low, high = self.profile.errors.get(regime, (low, high))
         return seconds * low, seconds * high
 
-    def _correction(
-        self, model: KernelModel, family: str, kernels: Kernels, index: Ints, units: int
-    ) -> Floats:
+    def _correction(self, model: KernelModel, features: Floats) -> Floats:
         """Return the correction by shape of some kernels, in logarithms of seconds.
 
         A model that stands in for kernels of another family knows them by other features.
         """
-        if model.residual is not None and "shapes" in self.parts:
-            features = features_of(family, kernels, index, units)
-            if features.shape[1] == len(model.residual.scales):
-                # A sum of many kernels goes by their mean: of what is spread by e in logarithms,
-                # the mean lies e²/2 above the middle.
-                value, _, same = model.residual.at(features)
-                return value + 0.5 * (1.0 - same) * min(model.error, 0.2) ** 2
-        return np.zeros(len(index))
+        shapes = model.residual if "shapes" in self.parts else None
+        if shapes is not None and features.shape[1] == len(shapes.scales):
+            # A sum of many kernels goes by their mean: of what is spread by e in logarithms,
+            # the mean lies e²/2 above the middle.
+            value, _, same = shapes.at(features)
+            return value + 0.5 * (1.0 - same) * min(model.error, 0.2) ** 2
+        return np.zeros(len(features))
 
     def _priced(
         self, model: KernelModel, source: Profile, flops: Floats, traffic: Floats, dtype: str,
