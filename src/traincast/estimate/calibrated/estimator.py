@@ -16,6 +16,7 @@ from traincast.estimate.calibrated.species import (
     features_of,
     group_depth,
     keys_of,
+    windows_of,
     work_of,
 )
 from traincast.estimate.calibrated.transfer import carried
@@ -140,8 +141,12 @@ class Calibrated:
         """
         found = self._found.get((key, family))
         if found is None:
+            # A profile that does not tell windows apart has one model for all of them.
             near = (
-                (name, profile) for name in fallbacks(key, family) for profile in self._profiles
+                (same, profile)
+                for name in fallbacks(key, family)
+                for profile in self._profiles
+                for same in (name, *windows_of(name)[-1:])
             )
             known = ((p.models[name], p) for name, p in near if name in p.models)
             last = ((m, p) for p in self._profiles for m in p.models.values())
