@@ -196,8 +196,10 @@ def samples_of(rows: Iterable[Row]) -> Iterable[Sample]:
         dtype = str(row["dtype"])
         if kernel.family not in _MATRIX and dtype == "tf32":
             dtype = "fp32"
-        if kernel.family != "norm" and dtype == "fp16":
-            # Two bytes are two bytes; only batch norm has kernels of its own for either type.
+        own = kernel.family == "norm" or species.startswith("dwconv")
+        if dtype == "fp16" and not own:
+            # Two bytes are two bytes; only batch norm and depthwise convolutions have kernels of
+            # their own for either type (cuDNN's in fp16, PyTorch's in bf16).
             dtype = "bf16" if "bf16" in types else "fp16"
         yield Sample(key_of(species, dtype, str(row.get("layout", ""))), phase, kernel, seconds)
 

@@ -193,7 +193,7 @@ class Calibrated:
             model, source = self.model(key, family)
             seconds[index], bound[index] = self._priced(
                 model, source, flops[index], traffic[index], key.split("|")[1], device,
-                self._correction(model, shapes[family][place[index]]),
+                self._correction(model, source, shapes[family][place[index]]),
             )  # fmt: skip
             if family not in MATRIX:
                 seconds[index] += cold[source.device][index]
@@ -252,8 +252,10 @@ class Calibrated:
             low, high = self.profile.errors.get(regime, (low, high))
         return seconds * low, seconds * high
 
-    def _correction(self, model: KernelModel, features: Floats) -> Floats:
+    def _correction(self, model: KernelModel, source: Profile, features: Floats) -> Floats:
         """Return the correction by shape of some kernels, in logarithms of seconds.
+
+        What a library does with single shapes is not carried over to another device.
 
         A model that stands in for kernels of another family knows them by other features.
         """
@@ -261,7 +263,7 @@ class Calibrated:
         if shapes is not None and features.shape[1] == len(shapes.scales):
             # A sum of many kernels goes by their mean: of what is spread by e in logarithms,
             # the mean lies e²/2 above the middle.
-            value, _, same = shapes.at(features)
+            value, _, same = shapes.at(features, source is self.profile and self.own)
             return value + 0.5 * (1.0 - same) * min(model.error, 0.2) ** 2
         return np.zeros(len(features))
 

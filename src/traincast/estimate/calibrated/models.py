@@ -54,14 +54,14 @@ class Residual:
     weights: Floats
     """(points,)"""
 
-    def at(self, features: Floats) -> tuple[Floats, Floats, Floats]:
+    def at(self, features: Floats, whims: bool = True) -> tuple[Floats, Floats, Floats]:
         """Return the correction for each row, how far it can be trusted, and how near it is.
 
         The last two go from 0 to 1: whether a shape like it was measured, and whether the very
-        shape was.
+        shape was. Without `whims` the smooth part alone counts, for another device.
         """
         apart = _apart(features / self.scales, self.points)
-        alike, near = _matern(apart), _near(apart)
+        alike, near = _matern(apart), _near(apart) if whims else np.zeros_like(apart)
         value = self.mean + (self.amplitude**2 * alike + self.noise**2 * near) @ self.weights
         known: Floats = alike.max(axis=1, initial=0.0)
         same: Floats = near.max(axis=1, initial=0.0)
