@@ -114,8 +114,7 @@ class Step:
         now and then, and in between lags behind: a backward pass that takes the device long is
         still running when the host has begun the next forward pass.
         """
-        single = self.plan.accumulate == 1 and not self.plan.recompute
-        if not self.host_bound or not single or not self.plan.training:
+        if not self.host_bound or not self.plan.training:
             return self.host_s if self.host_bound else self.device_s
         return dict(zip(PHASES, self._seen(), strict=True))
 
@@ -126,19 +125,25 @@ class Step:
         issued it: f(i) = D(i) + max over j ≤ i of (a(j) - D(j-1)), D the sum of d up to i.
         """
         issue, run = (
-            np.concatenate([per_op[:, 0], per_op[::-1, 1], [update]])
-            for per_op, update in (
-                (self.op_host, self.update_host_s),
-                (self.op_seconds, self.update_s),
-            )
+            self._in_order(self.op_host, self.update_host_s),
+            self._in_order(self.op_seconds, self.update_s),
         )
         issued, ran = np.cumsum(np.tile(issue, _WARM)), np.cumsum(np.tile(run, _WARM))
         ended = ran + np.maximum.accumulate(issued - ran + np.tile(run, _WARM))
         marks = np.maximum(ended, issued)
         ops, last = len(self.op_host), len(issue) * (_WARM - 1) - 1
-        start, forward, backward = marks[last], marks[last + ops], marks[last + 2 * ops]
-        rest = self.seconds - float(backward - start)
-        return float(forward - start), float(backward - forward), rest
+        back = ops * (2 if self.plan.recompute else 1)
+        begin = last + (ops + back) * np.arange(self.plan.accumulate)
+        forward = float((marks[begin + ops] - marks[begin]).sum())
+        backward = float((marks[begin + ops + back] - marks[begin + ops]).sum())
+        return forward, backward, self.seconds - forward - backward
+
+    def _in_order(self, per_op: Floats, update: float) -> Floats:
+        """Return seconds of everything in a step, one after the other."""
+        forward, backward = per_op[:, 0], per_op[::-1, 1]
+        again = [forward] if self.plan.recompute else []
+        passes = [forward, *again, backward] * self.plan.accumulate
+        return np.concatenate([*passes, [update]])
 
     @property
     def host_bound(self) -> bool:
