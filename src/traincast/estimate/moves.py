@@ -60,7 +60,7 @@ def find_moves(
         len(shapes[name]) == 4 for name, role in roles.items() if role != "activation"
     )
     follower = _Follower(ops, shapes, types, roles, needs_grad, last)
-    if last:
+    if last and any(op.attrs.get("fn") == "clone" for op in ops):
         # Graphs are traced with channels first: a clone of what was contiguous then was asked for.
         plain = _Follower(ops, shapes, types, roles, needs_grad, last=False)
         plain.forward()
@@ -242,6 +242,8 @@ class _Follower:
 
     def backward(self) -> None:
         """Follow gradients from the last op to the first; the first to arrive sets the order."""
+        if not self.needs_grad:
+            return
         for i in range(len(self.ops) - 1, -1, -1):
             op = self.ops[i]
             if not KINDS[op.kind].differentiable(op):

@@ -283,7 +283,7 @@ class _Builder:
     def _follow_order(self) -> dict[tuple[str, ...], Moves]:
         """Find copies between memory orders, and note on ops what the order changes."""
         batch, seq = max(self.graph.batch, 2), max(self.graph.seq, 2)
-        shapes = {n: tuple(s.at(batch, seq) for s in shape) for n, shape in self.shape.items()}
+        shapes = {n: tuple([s.at(batch, seq) for s in shape]) for n, shape in self.shape.items()}
         found, self.strided = find_moves(
             self.ops, shapes, self.dtype, self.role, self.grad, self.layout
         )
