@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from traincast.measure import rows
 from traincast.measure.bench import emit, host, images, memory, products, runner, system
 from traincast.measure.bench.groups import Group
 from traincast.measure.bench.shapes import conv_shapes, transposed_shapes
@@ -80,6 +81,11 @@ def test_a_convolution_over_sequences_has_one_axis() -> None:
     calls = products.conv(Group("conv", keys, "form", ("forward", "data", "weight")))
     assert calls["forward"]().shape == (2, 6, 5)
     assert calls["weight"]()[1].shape == (6, 4, 3)
+
+
+def test_small_images_that_are_joined_have_one_width() -> None:
+    """Rows are read without torch, so that the width stands in two places."""
+    assert images.GROWTH == rows.GROWTH
 
 
 def test_other_families_and_types_can_be_left_out() -> None:

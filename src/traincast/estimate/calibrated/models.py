@@ -195,13 +195,12 @@ def fit_residual(
     scaled = features / scales
     off = _left_out(scaled[tried], rest[tried], amplitude, noise)
     error = float(np.sqrt(np.mean(off**2)))
-    noise = short(noise)
     kept = _spread_out(scaled, most)
     apart = _apart(scaled, scaled[kept])
     shared = amplitude**2 * _matern(apart) + noise**2 * _near(apart)
     # Weights w that make Σ ((rest - shared·w) / σ)² + wᵀ·own·w least: shapes that are kept are met
     # but for the clock's error, the others but for what the smooth part leaves.
-    sigma = np.full(len(rest), max(noise, _CLOCK))
+    sigma = np.full(len(rest), noise)
     sigma[kept] = _CLOCK
     own = shared[kept] + 1e-9 * np.eye(len(kept))
     weighted = shared / sigma[:, None] ** 2
