@@ -93,7 +93,7 @@ KNOWN = """\
 - **Depthwise convolutions with 7×7 windows** (ConvNeXt) in fp32 and TF32: half of a recorded step
   is their weight gradient, for which cuDNN changes its algorithm with the number of channels.
 - **Caches.** Kernels are timed again and again on the same tensors, which then lie in the device's
-  cache. In networks they were recorded to take 6 % longer on average, which is added
+  cache. In networks they were recorded to take 12 % longer on average, which is added
   (`cold_seconds`); how much it is for one kernel depends on what ran before.
 - **Releases of cuDNN.** RegNets and NFNets, which have grouped convolutions, took up to 6.7 times
   as long on an RTX 3090 in NHWC under PyTorch 1.10 and 1.11 as under 1.12. A profile carried over
