@@ -1,10 +1,11 @@
 """Measure real training steps of many networks on this machine, as a table that accuracy.py reads.
 
-    python benchmarks/measure_steps.py OUT.csv [--suite first|second] [--minutes 8]
+    python benchmarks/measure_steps.py OUT.csv [--suite first|second|third] [--minutes 8]
 
 Needs torch, torchvision and transformers; traincast itself is taken from src/. Each row is measured
 as `traincast measure` does it, in an order that has some of every network early. The second suite
-has other networks, ten of them written by hand.
+has other networks, ten of them written by hand; the third has further ones, fourteen written by
+hand, and the first's again at other sizes, with their forward passes alone.
 """
 
 from __future__ import annotations
@@ -72,6 +73,34 @@ HANDMADE = (
     ("clicks", 4096), ("diffusion", 64), ("auto", 64), ("mixer", 64), ("perceptron", 4096),
 )  # fmt: skip
 
+THIRD_VISION = (
+    ("resnext101_32x8d", 224, 32), ("wide_resnet101_2", 224, 32), ("regnet_y_400mf", 224, 128),
+    ("regnet_x_8gf", 224, 32), ("efficientnet_b1", 240, 64), ("vgg19", 224, 32),
+    ("shufflenet_v2_x2_0", 224, 128), ("densenet201", 224, 32), ("swin_v2_t", 256, 32),
+    ("convnext_large", 224, 16), ("mnasnet1_3", 224, 64),
+)  # fmt: skip
+THIRD_TEXT = {
+    "pythia-like-160m": {"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"],
+                         "num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12,
+                         "intermediate_size": 3072, "vocab_size": 50304, "use_cache": False},
+    "roberta-like-base": {"model_type": "roberta", "architectures": ["RobertaForMaskedLM"],
+                          "vocab_size": 50265, "max_position_embeddings": 514,
+                          "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+    "bart-like-base": {"model_type": "bart", "architectures": ["BartForConditionalGeneration"],
+                       "d_model": 768, "encoder_layers": 6, "decoder_layers": 6,
+                       "encoder_attention_heads": 12, "decoder_attention_heads": 12,
+                       "encoder_ffn_dim": 3072, "decoder_ffn_dim": 3072, "use_cache": False},
+    "gemma-like-300m": {"model_type": "gemma", "architectures": ["GemmaForCausalLM"],
+                        "num_hidden_layers": 12, "hidden_size": 1024, "num_attention_heads": 8,
+                        "num_key_value_heads": 1, "head_dim": 128, "intermediate_size": 4096,
+                        "vocab_size": 64000, "use_cache": False},
+}  # fmt: skip
+UNSEEN = (
+    ("language", 8), ("translator", 32), ("reviews", 64), ("clips", 8), ("pairs", 64),
+    ("field", 1024), ("sharpen", 16), ("experts", 32), ("graphs", 16), ("waves", 8),
+    ("squeeze", 64), ("steps", 256), ("linear", 32), ("taste", 8192),
+)  # fmt: skip
+
 
 def _row(model: str, batch: int, precision: str, **more: object) -> dict[str, str]:
     row = {"model": model, "image": "", "batch": batch, "seq": "", "precision": precision,
@@ -119,7 +148,42 @@ def second_suite() -> list[dict[str, str]]:
     return found
 
 
-SUITES = {"first": (first_suite, TEXT), "second": (second_suite, SECOND_TEXT)}
+def third_suite() -> list[dict[str, str]]:
+    found: list[dict[str, str]] = []
+    for turn in range(3):
+        for place, (name, batch) in enumerate(UNSEEN):
+            precision, times = (("amp_bf16", 2), ("tf32", 1), ("fp32", 1))[(place + turn) % 3]
+            found.append(_row(f"unseen.py:{name}", batch * times, precision, optimizer="adamw"))
+        for place, (name, image, batch) in enumerate(THIRD_VISION):
+            precision, layout, times = (
+                ("amp_bf16", "nchw", 2), ("tf32", "nchw", 1), ("amp_bf16", "nhwc", 4),
+                ("fp32", "nchw", 1),
+            )[(place + turn) % 4]  # fmt: skip
+            found.append(
+                _row(f"torchvision:{name}", batch * times, precision, image=image, layout=layout)
+            )
+        for place, name in enumerate(THIRD_TEXT):
+            precision, batch = (("bf16", 16), ("tf32", 8), ("amp_bf16", 16))[(place + turn) % 3]
+            found.append(_row(f"hf:{name}.json", batch, precision, seq=512, optimizer="adamw"))
+        if turn == 2:
+            continue
+        for place, (name, image, batch) in enumerate(VISION):
+            precision, layout, times = (
+                ("tf32", "nchw", 2), ("amp_bf16", "nchw", 0.25), ("fp32", "nchw", 1),
+                ("amp_bf16", "nhwc", 1), ("tf32", "nchw", 0.25),
+            )[(place + turn) % 5]  # fmt: skip
+            size = int(batch * times)
+            found.append(_row(f"torchvision:{name}", size, precision, image=image, layout=layout))
+        for place, name in enumerate(TEXT):
+            precision, batch = (("bf16", 4), ("tf32", 8), ("amp_bf16", 2))[(place + turn) % 3]
+            found.append(_row(f"hf:{name}.json", batch, precision, seq=512, optimizer="adamw"))
+    return found
+
+
+SUITES = {
+    "first": (first_suite, TEXT), "second": (second_suite, SECOND_TEXT),
+    "third": (third_suite, {**TEXT, **THIRD_TEXT}),
+}  # fmt: skip
 
 
 def main() -> None:

@@ -1,10 +1,11 @@
 """Record which kernels real training steps launch, op by op, with torch.profiler.
 
-    python benchmarks/profile_steps.py OUT.json.gz [--minutes 3] [--handmade] [--precision fp32]
+    python benchmarks/profile_steps.py OUT.json.gz [--minutes 3] [--networks zoo|handmade|unseen]
+        [--precision fp32] [--inference]
 
 For each network, precision and layout of one step after warm-up: every aten op that launched
-something, with its input shapes and its kernels' names and microseconds. Needs torch,
-torchvision and transformers.
+something, with its input shapes and its kernels' names and microseconds. With `--inference` of one
+forward pass in eval mode without gradients. Needs torch, torchvision and transformers.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import argparse
 import gzip
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from measure_steps import HANDMADE, TEXT, TraincastError
+from measure_steps import HANDMADE, TEXT, UNSEEN, TraincastError
 from traincast.measure.clock import clock_of
 from traincast.measure.table import workload_of
 from traincast.measure.trainer import Trainer, settings
@@ -34,16 +36,16 @@ NETWORKS = (
 )  # fmt: skip
 
 
-def handmade() -> list[dict[str, str]]:
+def by_hand(file: str, networks: tuple[tuple[str, int], ...]) -> list[dict[str, str]]:
     return [
-        {"model": f"handmade.py:{name}", "image": "", "batch": str(batch), "seq": "",
+        {"model": f"{file}.py:{name}", "image": "", "batch": str(batch), "seq": "",
          "precision": precision, "optimizer": "adamw", "layout": ""}
         for precision in ("tf32", "amp_bf16", "fp32")
-        for name, batch in HANDMADE
+        for name, batch in networks
     ]  # fmt: skip
 
 
-def cases() -> list[dict[str, str]]:
+def zoo() -> list[dict[str, str]]:
     found: list[dict[str, object]] = []
     ways = (("amp_bf16", "nhwc"), ("amp_bf16", "nchw"), ("tf32", "nchw"), ("fp32", "nchw"))
     for precision, layout in ways:
@@ -62,7 +64,14 @@ def cases() -> list[dict[str, str]]:
     return [{name: str(value) for name, value in case.items()} for case in found]
 
 
-def record(case: dict[str, str]) -> list[list[object]]:
+NETWORKS_OF = {
+    "zoo": zoo,
+    "handmade": lambda: by_hand("handmade", HANDMADE),
+    "unseen": lambda: by_hand("unseen", UNSEEN),
+}
+
+
+def record(case: dict[str, str], inference: bool) -> list[list[object]]:
     torch.cuda.empty_cache()
     workload = choose(workload_of(case, unit=None, root=HERE))
     source = source_of(workload)
@@ -70,12 +79,16 @@ def record(case: dict[str, str]) -> list[list[object]]:
     clock = clock_of("cuda")
     with settings(workload):
         trainer = Trainer(workload, source)
+        run = partial(trainer.step, clock.mark)
+        if inference:
+            trainer.module.eval()
+            run = torch.no_grad()(trainer.infer)
         for _ in range(3):
-            trainer.step(clock.mark)
+            run()
         torch.cuda.synchronize()
         kinds = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
         with profile(activities=kinds, record_shapes=True) as p:
-            trainer.step(clock.mark)
+            run()
             torch.cuda.synchronize()
     rows = []
     for event in p.events():
@@ -89,19 +102,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--minutes", type=float, default=3)
-    parser.add_argument("--handmade", action="store_true", help="networks written by hand")
+    parser.add_argument("--networks", choices=NETWORKS_OF, default="zoo")
+    parser.add_argument("--inference", action="store_true", help="forward passes alone")
     parser.add_argument("--precision", default="", help="of all networks: this precision alone")
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
     steps = []
-    for case in handmade() if options.handmade else cases():
+    for case in NETWORKS_OF[options.networks]():
         if options.precision not in ("", case["precision"]):
             continue
         if time.monotonic() > deadline:
             print("out of time")
             break
         try:
-            steps.append({**case, "ops": record(case)})
+            steps.append({**case, "ops": record(case, options.inference)})
         except TraincastError as problem:
             print("left out:", case["model"], problem, flush=True)
             continue
