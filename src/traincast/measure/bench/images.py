@@ -26,6 +26,14 @@ _CHANNELS_SEEN = (
 )  # fmt: skip
 GROWTH = 32
 """Channels of each of the twelve further images that `cat_13` joins, as dense blocks do."""
+_VOLUMES = (
+    "batch_norm", "batch_norm_backward", "max_pool3d", "max_pool3d_backward", "avg_pool3d",
+    "avg_pool3d_backward", "bias", "sum_space",
+)  # fmt: skip
+_LINES = (
+    "batch_norm", "batch_norm_backward", "group_norm", "group_norm_backward", "instance_norm",
+    "instance_norm_backward", "bias", "sum_space",
+)  # fmt: skip
 _MOVES = ("roll", "permute", "permute_back")
 _RESIZES = ("nearest", "nearest_backward", "bilinear", "bilinear_backward")
 
@@ -66,9 +74,59 @@ def image_groups(draw: random.Random) -> Iterator[Group]:
                 yield Group("image", keys, "op", mine, held * n * c * size * size)
 
 
+def space_image_groups(draw: random.Random) -> Iterator[Group]:
+    """Yield norms and pools over sequences and volumes."""
+    cuda = HERE.device == "cuda"
+    while True:
+        c = draw.choice((32, 64, 64, 96, 128, 128, 256, 256, 512, 768))
+        n = draw.choice((1, 2, 4, 8, 16, 32, 64))
+        length, dtype = int(2 ** draw.uniform(5, 14)), memory_dtype(draw)
+        if n * c * length < (4e8 if cuda else 4e6):
+            keys = {"n": n, "c": c, "size": length, "axes": 1, "layout": "nchw", "dtype": dtype}
+            yield Group("image", keys, "op", _LINES, 8.0 * n * c * length)
+        size, depth = draw.choice((7, 8, 14, 16, 28, 32, 56, 64, 112)), draw.choice((2, 4, 8, 16))
+        if n * c * depth * size**2 < (4e8 if cuda else 4e6):
+            keys = {"n": n, "c": c, "size": size, "depth": depth, "axes": 3, "layout": "nchw",
+                    "dtype": memory_dtype(draw)}  # fmt: skip
+            yield Group("image", keys, "op", _VOLUMES, 8.0 * n * c * depth * size**2)
+
+
+def _other_spaces(x: torch.Tensor, dtype: str, wanted: set[str]) -> dict[str, Call]:
+    """Return kernels over sequences [n, c, l] and volumes [n, c, d, h, w]."""
+    aten, c, space = torch.ops.aten, x.shape[1], tuple(range(2, x.dim()))
+    channel = tensor((1, c, *[1] * len(space)), dtype)
+    calls: dict[str, Call] = {
+        "bias": lambda: x.add_(channel),
+        "sum_space": lambda: x.sum((0, *space)),
+        **_norms(x, False, dtype, wanted),
+    }
+    if "instance_norm" in wanted:
+        leaf, g = x.detach().requires_grad_(), tensor(tuple(x.shape), dtype)
+        y = F.instance_norm(leaf)
+        calls["instance_norm"] = lambda: F.instance_norm(x)
+        calls["instance_norm_backward"] = lambda: torch.autograd.grad(y, leaf, g, retain_graph=True)
+    if "max_pool3d" in wanted:
+        how = ([2] * 3, [2] * 3, [0] * 3)
+        y, at = F.max_pool3d(x, *how, return_indices=True)
+        g = tensor(tuple(y.shape), dtype)
+        calls["max_pool3d"] = partial(F.max_pool3d, x, *how)
+        calls["max_pool3d_backward"] = partial(
+            aten.max_pool3d_with_indices_backward, g, x, *how, [1] * 3, False, at
+        )
+        calls["avg_pool3d"] = partial(F.avg_pool3d, x, *how)
+        calls["avg_pool3d_backward"] = partial(
+            aten.avg_pool3d_backward, g, x, *how, False, True, None
+        )
+    return calls
+
+
 def image(group: Group) -> dict[str, Call]:
     """Return kernels over images of a layout."""
     c, nhwc = group.keys, group.keys["layout"] == "nhwc"
+    if "axes" in c:
+        sides = [c["size"]] if c["axes"] == 1 else [c["depth"], c["size"], c["size"]]
+        x = tensor((c["n"], c["c"], *sides), c["dtype"])
+        return _other_spaces(x, c["dtype"], set(group.values))
     x = tensor((c["n"], c["c"], c["size"], c["size"]), c["dtype"], nhwc)
     if group.values[0] in _MOVES:
         return _moves(x.permute(0, 2, 3, 1))
@@ -123,7 +181,7 @@ def _pools(x: torch.Tensor, nhwc: bool, dtype: str, wanted: set[str]) -> dict[st
 
 
 def _norms(x: torch.Tensor, nhwc: bool, dtype: str, wanted: set[str]) -> dict[str, Call]:
-    aten, (n, c, size, _) = torch.ops.aten, x.shape
+    aten, (n, c), space = torch.ops.aten, x.shape[:2], x[0, 0].numel()
     # Batch norm keeps its weights in fp32 whatever its images are.
     w, b = (torch.ones(c, device=x.device, requires_grad=True) for _ in range(2))
     mean, var = torch.zeros(c, device=x.device), torch.ones(c, device=x.device)
@@ -140,13 +198,15 @@ def _norms(x: torch.Tensor, nhwc: bool, dtype: str, wanted: set[str]) -> dict[st
         )
     own, shift = w.detach().to(x.dtype), b.detach().to(x.dtype)
     if wanted & {"group_norm", "group_norm_backward"}:
-        _, at, rstd = aten.native_group_norm(x, own, shift, n, c, size * size, 32, 1e-5)
+        _, at, rstd = aten.native_group_norm(x, own, shift, n, c, space, 32, 1e-5)
         grad = tensor(tuple(x.shape), dtype, nhwc)
         calls["group_norm"] = lambda: F.group_norm(x, 32, own, shift)
         calls["group_norm_backward"] = lambda: aten.native_group_norm_backward(
-            grad, x, at, rstd, own, n, c, size * size, 32, [True, True, True]
+            grad, x, at, rstd, own, n, c, space, 32, [True, True, True]
         )
-    calls["permuted_layer_norm"] = lambda: F.layer_norm(x.permute(0, 2, 3, 1), (c,), own, shift)
+    if x.dim() == 4:
+        turned = x.permute(0, 2, 3, 1)
+        calls["permuted_layer_norm"] = lambda: F.layer_norm(turned, (c,), own, shift)
     return calls
 
 

@@ -20,6 +20,13 @@ _STREAMS = (
     "fill", "mul_row", "mul_mixed", "add_mixed", "add_strided", "mul_strided", "cat_4",
     "sum_rows", "sum_rows",
 )  # fmt: skip
+_FUNCTIONS = (
+    "exp", "log", "sqrt", "sin", "abs", "neg", "clamp", "sub", "elu", "mish", "softplus",
+    "elu_backward", "mish_backward", "softplus_backward", "glu", "glu_backward", "prelu",
+    "prelu_backward", "masked_fill", "cat_strided", "cat_parts", "hardsigmoid", "maximum",
+    "hardsigmoid_backward", "log_sigmoid", "repeat",
+)  # fmt: skip
+_SUMS = ("sum_rows", "sum_last", "sum_middle", "amax_last", "logsumexp_last", "mean_middle")
 _NORMS = ("layer_norm", "layer_norm_backward", "rms_norm", "softmax", "softmax_backward")
 _LOSSES = (
     "log_softmax", "log_softmax_backward", "nll_forward", "nll_backward", "cross_entropy",
@@ -58,10 +65,81 @@ def stream_groups(draw: random.Random) -> Iterator[Group]:
             yield Group("stream", keys, "op", ("heads", "heads_back"), 3.0 * rows * columns)
 
 
+def function_groups(draw: random.Random) -> Iterator[Group]:
+    """Yield further functions, and sums over the shapes of tokens and their biases."""
+    cuda = HERE.device == "cuda"
+    while True:
+        elements = 2 ** (draw.uniform(10, 28.5) if cuda else draw.uniform(12, 23))
+        columns = draw.choice(_WIDTHS if draw.random() < 0.8 else _ODD)
+        rows = max(1, int(elements) // columns)
+        keys = {"rows": rows, "columns": columns, "dtype": memory_dtype(draw)}
+        some_of = tuple(dict.fromkeys(some(draw, _FUNCTIONS, 6)))
+        yield Group("stream", keys, "op", some_of, 6.0 * rows * columns)
+        columns = draw.choice((*_WIDTHS[:18], *_WIDTHS[:18], *_ODD))
+        rows = draw.choice((1, 2, 4, 8, 16, 32, 64, 128, 256)) if cuda else draw.choice((1, 4, 16))
+        inner = draw.choice((49, 64, 128, 196, 197, 256, 512, 784, 1024, 2048, 3136))
+        if rows * inner * columns < (4e8 if cuda else 1e7):
+            keys = {"rows": rows * inner, "columns": columns, "inner": inner,
+                    "dtype": memory_dtype(draw)}  # fmt: skip
+            yield Group("stream", keys, "op", _SUMS, 2.0 * rows * inner * columns)
+
+
+def _functions(x: torch.Tensor, y: torch.Tensor) -> dict[str, Call]:
+    """Return what few networks use of each, but most use some of."""
+    aten, columns = torch.ops.aten, x.shape[1]
+    half, mask = columns // 2, y > 0
+    one, two = x[:, : 2 * half], x[:, :half]
+    slope = torch.ones_like(x[0])
+    return {
+        "exp": x.exp,
+        "log": x.log,
+        "sqrt": x.sqrt,
+        "sin": x.sin,
+        "abs": x.abs,
+        "neg": x.neg,
+        "clamp": lambda: x.clamp(-1.0, 1.0),
+        "sub": lambda: x - y,
+        "maximum": lambda: torch.maximum(x, y),
+        "elu": lambda: F.elu(x),
+        "mish": lambda: F.mish(x),
+        "softplus": lambda: F.softplus(x),
+        "hardsigmoid": lambda: F.hardsigmoid(x),
+        "log_sigmoid": lambda: F.logsigmoid(x),
+        "elu_backward": lambda: aten.elu_backward(x, 1.0, 1.0, 1.0, False, y),
+        "mish_backward": lambda: aten.mish_backward(x, y),
+        "softplus_backward": lambda: aten.softplus_backward(x, y, 1.0, 20.0),
+        "hardsigmoid_backward": lambda: aten.hardsigmoid_backward(x, y),
+        "glu": lambda: F.glu(one, -1),
+        "glu_backward": lambda: aten.glu_backward(two, one, -1),
+        "prelu": lambda: aten._prelu_kernel(x, slope),
+        "prelu_backward": lambda: aten._prelu_kernel_backward(x, y, slope),
+        "masked_fill": lambda: x.masked_fill(mask, -1.0),
+        "cat_strided": lambda: torch.cat([x[:, half:], y[:, :half]], 1),
+        "cat_parts": lambda: torch.cat([two.neg(), y[:, half:]], 1),
+        "repeat": lambda: x.repeat_interleave(2, 0),
+    }
+
+
+def _sums(x: torch.Tensor, inner: int) -> dict[str, Call]:
+    deep = x.view(-1, inner, x.shape[1])
+    return {
+        "sum_rows": lambda: x.sum(0),
+        "sum_last": lambda: x.sum(-1),
+        "sum_middle": lambda: deep.sum(1),
+        "mean_middle": lambda: deep.mean(1),
+        "amax_last": lambda: x.amax(-1),
+        "logsumexp_last": lambda: x.logsumexp(-1),
+    }
+
+
 def stream(group: Group) -> dict[str, Call]:
     """Return kernels over [rows, columns]."""
     aten, c = torch.ops.aten, group.keys
     x, y = (tensor((c["rows"], c["columns"]), c["dtype"]) for _ in range(2))
+    if "inner" in c:
+        return _sums(x, c["inner"])
+    if group.values[0] in _FUNCTIONS:
+        return _functions(x, y)
     if "seq" in c:
         split = x.view(-1, c["seq"], c["columns"] // c["d"], c["d"])
         joined = split.transpose(1, 2).contiguous()

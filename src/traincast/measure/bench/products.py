@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import torch
@@ -35,10 +36,16 @@ def gemm_groups(draw: random.Random) -> Iterator[Group]:
         batch = int(2 ** draw.uniform(3, 11 if HERE.device == "cuda" else 8))
         s = draw.choice((49, 64, 128, 197, 256, 512, 1024))
         d = draw.choice((32, 64, 128))
-        for m, n, k in ((s, s, d), (s, d, s)):
+        for m, n, k in ((s, s, d), (s, d, s), _any_batched(draw)):
             keys = {"m": m, "n": n, "k": k, "batch": batch, "dtype": product_dtype(draw)}
             held = batch * (m * n + n * k + k * m)
             yield Group("gemm", keys, "form", ("batched",), held, 2.0 * batch * m * n * k)
+
+
+def _any_batched(draw: random.Random) -> tuple[int, int, int]:
+    """Draw a product of which there are many: of experts, of few channels, with single columns."""
+    m, n, k = (draw.choice((1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)) for _ in range(3))
+    return m, n, k
 
 
 def _used_product(draw: random.Random) -> tuple[int, int, int]:
@@ -47,8 +54,9 @@ def _used_product(draw: random.Random) -> tuple[int, int, int]:
     wide = draw.choice((hidden, 3 * hidden, 4 * hidden, 4 * hidden, 8 * hidden // 3 // 64 * 64))
     n, k = (wide, hidden) if draw.random() < 0.6 else (hidden, wide)
     m = int(2 ** draw.uniform(6, 17))
-    if draw.random() < 0.5:
-        m = draw.choice((1, 2, 4, 8, 16, 32, 64, 128)) * draw.choice((49, 128, 197, 256, 512, 1024))
+    if draw.random() < 0.8:
+        m = draw.choice((1, 2, 4, 8, 12, 16, 24, 32, 64, 128, 256))
+        m *= draw.choice((49, 64, 128, 196, 197, 256, 384, 512, 1024))
     kind = draw.random()
     if kind < 0.1:
         n, k = draw.choice(_VOCABULARIES), hidden
@@ -125,6 +133,28 @@ def _line_conv(draw: random.Random) -> Case:
             "groups": draw.choice((1, 1, 1, cin)) if cout == cin else 1, "axes": 1}  # fmt: skip
 
 
+def space_groups(draw: random.Random) -> Iterator[Group]:
+    """Yield convolutions over sequences and volumes, and with gaps between a window's positions."""
+    while True:
+        yield from _conv_layouts(draw, _line_conv(draw), _FORMS)
+        yield from _conv_layouts(draw, _volume_conv(draw), _FORMS)
+        for shape in (_line_conv(draw), _plain_conv(draw)):
+            gap = draw.choice((2, 2, 4, 4, 8, 16, 32) if "axes" in shape else (2, 2, 4, 6, 12))
+            if gap * (shape["kernel"] - 1) < shape["size"] and shape["kernel"] > 1:
+                how = {"stride": 1, "groups": 1, "dilation": gap}
+                yield from _conv_layouts(draw, {**shape, **how}, _FORMS)
+
+
+def _volume_conv(draw: random.Random) -> Case:
+    """Draw a convolution over volumes, `depth` images of `size` pixels deep, as clips and scans."""
+    cin = draw.choice((1, 3, 16, 32, 32, 64, 64, 128, 128, 256, 512))
+    cout = draw.choice((16, 32, 64)) if cin < 16 else draw.choice((cin, cin, 2 * cin, cin // 2))
+    size = draw.choice((7, 8, 14, 16, 28, 32, 56, 64, 96, 112))
+    return {"cin": cin, "cout": cout, "size": size, "depth": draw.choice((2, 4, 8, 16, 32, size)),
+            "kernel": draw.choice((3, 3, 3, 3, 1, 5)), "stride": draw.choice((1, 1, 1, 2)),
+            "groups": 1, "axes": 3}  # fmt: skip
+
+
 def _any_conv(draw: random.Random) -> Case:
     kernel = draw.choice((1, 1, 1, 3, 3, 3, 5, 7, 11))
     stride = draw.choice((1, 1, 1, 2)) if kernel < 7 else draw.choice((1, 2, 4))
@@ -143,35 +173,48 @@ def _conv_layouts(draw: random.Random, shape: Case, forms: tuple[str, ...]) -> I
     dtype = product_dtype(draw)
     width = 4 if dtype in ("fp32", "tf32") else 2
     turned = forms[0].startswith("t_")
-    cin, cout, side, axes = shape["cin"], shape["cout"], shape["size"], shape.get("axes", 2)
-    after = side * shape["stride"] if turned else -(-side // shape["stride"])
-    image = cin * side**axes + cout * after**axes
-    weights = cin * cout // shape["groups"] * shape["kernel"] * (_width(shape) if axes > 1 else 1)
+    cin, cout, axes, step = shape["cin"], shape["cout"], shape.get("axes", 2), shape["stride"]
+    before = _space(shape)
+    after = before * step**axes if turned else before / step**axes
+    image = cin * before + cout * after
+    weights = cin * cout // shape["groups"] * prod(_window(shape))
     cuda = HERE.device == "cuda"
     most, batches = (3e9, _BATCHES) if cuda else (6e7, _BATCHES_HERE)
     batch = draw.choice([n for n in batches if n * image * width < most] or batches[:1])
     if cin in (1, 3):
         forms = tuple(form for form in forms if form != "data")  # images need no gradient
-    flops = 2.0 * batch * weights * (side if turned else after) ** axes
-    last = 0.0 if axes == 1 else _LAST if not cuda else _LAST_WIDE if width == 4 else 1.0
+    flops = 2.0 * batch * weights * (before if turned else after)
+    last = 0.0 if axes != 2 else _LAST if not cuda else _LAST_WIDE if width == 4 else 1.0
     for layout in ("nchw", "nhwc") if draw.random() < last else ("nchw",):
         keys = {"n": batch, **shape, "layout": layout, "dtype": dtype}
         yield Group("conv", keys, "form", forms, 2 * batch * image + weights, flops)
 
 
-def _width(c: Case) -> int:
-    return int(c.get("kernel_w") or c["kernel"])
+def _window(c: Case) -> tuple[int, ...]:
+    """Return the sides of a convolution's window."""
+    width = int(c.get("kernel_w") or c["kernel"])
+    return (*[c["kernel"]] * (c.get("axes", 2) - 1), width)
+
+
+def _sides(c: Case) -> tuple[int, ...]:
+    """Return the sides of a convolution's input; of volumes the depth is first."""
+    axes = c.get("axes", 2)
+    return (c.get("depth", c["size"]), *[c["size"]] * (axes - 1))
+
+
+def _space(c: Case) -> int:
+    return prod(_sides(c))
 
 
 def conv(group: Group) -> dict[str, Call]:
     """Return a convolution and its gradients, plain or (`t_`) transposed."""
     c, turned = group.keys, group.values[0].startswith("t_")
     axes = c.get("axes", 2)
-    nhwc, dtype, kernel = c["layout"] == "nhwc", c["dtype"], (c["kernel"], _width(c))[:axes]
-    pad = [c["padding"]] * axes if "padding" in c else [side // 2 for side in kernel]
-    how = ([c["stride"]] * axes, pad, [1] * axes, turned, [0] * axes, c["groups"])
+    nhwc, dtype, kernel, gap = c["layout"] == "nhwc", c["dtype"], _window(c), c.get("dilation", 1)
+    pad = [c["padding"]] * axes if "padding" in c else [gap * (side // 2) for side in kernel]
+    how = ([c["stride"]] * axes, pad, [gap] * axes, turned, [0] * axes, c["groups"])
     first, second = (c["cin"], c["cout"]) if turned else (c["cout"], c["cin"])
-    x = tensor((c["n"], c["cin"], *[c["size"]] * axes), dtype, nhwc)
+    x = tensor((c["n"], c["cin"], *_sides(c)), dtype, nhwc)
     w = tensor((first, second // c["groups"], *kernel), dtype, nhwc)
     g = tensor(tuple(torch.convolution(x, w, None, *how).shape), dtype, nhwc)
 
@@ -197,7 +240,7 @@ def attention_groups(draw: random.Random) -> Iterator[Group]:
         if heads % kv:
             kv = heads
         d = draw.choice((32, 64, 64, 80, 96, 128))
-        keys = {"b": b, "heads": heads, "kv": kv, "seq": seq, "d": d,
+        keys = {"b": b, "heads": heads, "kv": kv, "seq": seq, "d": d, "order": "positions",
                 "causal": draw.random() < 0.5, "dtype": product_dtype(draw)}  # fmt: skip
         held = 4.0 * b * heads * seq * d + (b * heads * seq**2 if keys["dtype"] != "bf16" else 0)
         yield Group("attention", keys, "form", ("forward", "both"), held,
@@ -205,13 +248,16 @@ def attention_groups(draw: random.Random) -> Iterator[Group]:
 
 
 def attention(group: Group) -> dict[str, Call]:
-    """Return fused attention; `both` includes the backward pass."""
+    """Return fused attention; `both` includes the backward pass.
+
+    Positions lie outside heads, as a linear layer before it leaves them.
+    """
     c = group.keys
-    q, k, v = (
-        tensor((c["b"], h, c["seq"], c["d"]), c["dtype"]) for h in (c["heads"], c["kv"], c["kv"])
+    q, k, v, grad = (
+        tensor((c["b"], c["seq"], h, c["d"]), c["dtype"]).transpose(1, 2)
+        for h in (c["heads"], c["kv"], c["kv"], c["heads"])
     )
     how = {"is_causal": c["causal"]} | ({"enable_gqa": True} if c["kv"] != c["heads"] else {})
-    grad = tensor(tuple(q.shape), c["dtype"])
     leaves = [t.detach().requires_grad_() for t in (q, k, v)]
 
     def both() -> Any:
@@ -224,12 +270,13 @@ def attention(group: Group) -> dict[str, Call]:
 def rnn_groups(draw: random.Random) -> Iterator[Group]:
     """Yield recurrent layers over sequences."""
     while True:
-        hidden = draw.choice((64, 128, 256, 512, 512, 1024))
-        wide = draw.choice((hidden, hidden, 128, 512))
-        b, seq = int(2 ** draw.uniform(2, 9)), draw.choice((16, 32, 64, 128, 256, 512))
-        cell, layers = draw.choice(("lstm", "lstm", "gru")), draw.choice((1, 1, 2, 3))
+        hidden = draw.choice((64, 96, 128, 200, 256, 300, 384, 512, 512, 768, 1024))
+        wide = draw.choice((hidden, hidden, 40, 128, 256, 512))
+        b = draw.choice((int(2 ** draw.uniform(2, 9)), 16, 32, 64, 128, 256))
+        seq = draw.choice((16, 32, 50, 64, 100, 128, 200, 256, 400, 512))
+        cell, layers = draw.choice(("lstm", "lstm", "gru")), draw.choice((1, 1, 2, 2, 3, 4))
         keys = {"cell": cell, "b": b, "seq": seq, "input": wide, "hidden": hidden,
-                "layers": layers, "both_ways": draw.random() < 0.2,
+                "layers": layers, "both_ways": draw.random() < 0.4,
                 "dtype": product_dtype(draw)}  # fmt: skip
         gates = 4 if cell == "lstm" else 3
         flops = 6.0 * b * seq * gates * hidden * (wide + hidden) * layers

@@ -29,8 +29,15 @@ import torch
 from traincast.measure.bench.groups import Group
 from traincast.measure.bench.header import header
 from traincast.measure.bench.host import host_groups, host_time
-from traincast.measure.bench.images import image, image_groups
-from traincast.measure.bench.memory import row, row_groups, stream, stream_groups
+from traincast.measure.bench.images import image, image_groups, space_image_groups
+from traincast.measure.bench.indexing import index, index_groups
+from traincast.measure.bench.memory import (
+    function_groups,
+    row,
+    row_groups,
+    stream,
+    stream_groups,
+)
 from traincast.measure.bench.products import (
     attention,
     attention_groups,
@@ -40,6 +47,7 @@ from traincast.measure.bench.products import (
     gemm_groups,
     rnn,
     rnn_groups,
+    space_groups,
 )
 from traincast.measure.bench.system import (
     copy,
@@ -76,17 +84,22 @@ FAMILIES: dict[str, tuple[Callable[[random.Random], Iterator[Group]], Build, int
     "row": (row_groups, row, 1),
     "image": (image_groups, image, 2),
     "update": (update_groups, update, 1),
+    "space": (space_groups, conv, 2),
+    "function": (function_groups, stream, 1),
+    "space_image": (space_image_groups, image, 1),
+    "index": (index_groups, index, 1),
 }
 """Families without end: their groups, what runs one, and how many of them come in each turn."""
 TURN = {
     "gemm": 4, "conv": 8, "attention": 1, "rnn": 0, "stream": 4, "row": 2, "image": 4, "update": 2,
+    "space": 1, "function": 1, "space_image": 1, "index": 1,
 }  # fmt: skip
 """How many come in each turn on a CPU, where every case takes long enough to be timed at once."""
 _CACHED, _COPIES = 2.5e8, 40
 """Bytes that come round before a CPU uses the same ones again, and most copies of a case."""
 UNCAPTURED = frozenset((
     "both", "dropout", "batch_norm_backward", "embedding_backward", "sort", "topk", "cumsum",
-    "bilinear_backward", "nearest_backward",
+    "bilinear_backward", "nearest_backward", "index_put", "instance_norm_backward",
 ))  # fmt: skip
 """Random numbers, autograd, and what may wait for the device: none of it goes into a graph."""
 _EARLY = 20
