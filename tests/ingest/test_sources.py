@@ -188,9 +188,7 @@ FORWARD = """
     def build(): return Bad(), torch.zeros(4, 32)
     """
 FAILS = {
-    "k = x.sum().item()": "needs the values of a tensor",
-    "x = x if x.sum() > 0 else -x": "needs the values of a tensor",
-    "x = x[torch.nonzero(x[:, 0])]": "needs the values of a tensor",
+    "k = [1][int(x.sum().item()) + 9**9]": "needs the values of a tensor",
     "assert x.shape[-1] == 7, 'seven'": "AssertionError: seven",
     "import sys; sys.exit(3)": "SystemExit: 3",
     "x = torch.cat([x, x[:, :1]], 1)": "RuntimeError",
@@ -309,12 +307,89 @@ def test_a_scan_over_the_sequence_is_traced_at_the_length_asked_for(write) -> No
         def build(batch, seq): return Scan(), torch.zeros(batch, seq, 32)
         """
     reference = write(body)
-    with pytest.raises(IngestError, match=r"other ops .*give the sequence length"):
-        resolve(reference)
+    assert (resolve(reference).seq, resolve(reference).fixed) == (512, ("seq",))
     graph = resolve(reference, seq=9)
     assert (graph.seq, graph.fixed) == (9, ("seq",))
     assert "the sequence length is held at 9: other lengths run other ops" in graph.notes
     assert flops_per_sample(graph) == 9 * FLOPS
+
+
+LOOKS = {
+    "k = x.sum().item()": (),
+    "x = x if x.sum() > 9**9 else -x": (),
+    "x = x[torch.nonzero(x[:, 0] < 9**9).flatten()]": (),
+    "x = x[x[:, 0] > 0]": ("batch",),
+    "x = x if torch.rand(1).item() > 2 else -x": (),
+    "x = torch.tensor(x.tolist(), dtype=x.dtype)": (),
+}
+
+
+@pytest.mark.parametrize("line", LOOKS)
+def test_a_forward_that_looks_at_values_is_traced_with_random_ones(write, line: str) -> None:
+    graph = resolve(write(FORWARD.replace("{line}", line)))
+    assert any("random data" in note for note in graph.notes)
+    assert graph.fixed == LOOKS[line]
+    assert [op.kind for op in graph.ops].count("linear") == 1
+
+
+def test_example_values_are_used_where_values_are_looked_at(write) -> None:
+    body = """
+        class Packed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.rnn, self.out = nn.GRU(32, 16, batch_first=True), nn.Linear(16, 4)
+            def forward(self, x, lengths):
+                pack = nn.utils.rnn.pack_padded_sequence
+                rows = pack(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+                return self.out(self.rnn(rows)[1][-1])
+        def build(): return Packed(), (torch.zeros(2, 8, 32), torch.tensor([8, 6]))
+        """
+    found = predict(write(body), batch=4)
+    # 3 gates of 16 from 32 and 16 inputs, at each of the positions that are not padding; then a
+    # linear layer of 16 to 4.
+    positions = 8 + 6 + 8 + 6
+    assert found.step.flops[0] == 2 * 3 * 16 * (32 + 16) * positions + 4 * 2 * 16 * 4
+
+
+def test_a_batch_that_shapes_the_ops_is_held(write) -> None:
+    body = """
+        class Each(Net):
+            def forward(self, x):
+                return torch.stack([super(Each, self).forward(row) for row in x])
+        def build(): return Each(), torch.zeros(4, 32)
+        """
+    reference = write(body)
+    for batch in (7, 4, None):
+        graph = resolve(reference, batch=batch)
+        assert (graph.batch, graph.fixed) == (batch or 32, ("batch",))
+        assert f"the batch is held at {graph.batch}: other sizes run other ops" in graph.notes
+        assert predict(reference, batch=batch).step.flops[0] == (batch or 32) * FLOPS
+    with pytest.raises(InvalidValueError, match="give a batch, and the prediction says"):
+        predict(reference, batch="max")
+
+
+def test_a_cache_that_the_first_pass_fills_is_not_traced(write) -> None:
+    body = """
+        class Caches(Net):
+            table = None
+            def forward(self, x):
+                if self.table is None:
+                    self.table = torch.arange(32).cos()
+                return super().forward(x * self.table.to(x.dtype))
+        def build(): return Caches(), torch.zeros(4, 32)
+        """
+    graph = resolve(write(body))
+    assert graph.fixed == ()
+    assert "cos" not in {op.attrs.get("fn") for op in graph.ops}
+
+
+def test_lazy_and_compiled_modules(write) -> None:
+    body = """
+        def lazy(): return nn.Sequential(nn.LazyLinear(10)), torch.zeros(2, 32)
+        def compiled(): return torch.compile(Net()), torch.zeros(2, 32)
+        """
+    for function in ("lazy", "compiled"):
+        assert flops_per_sample(resolve(write(body, function))) == FLOPS
 
 
 def test_torch_is_named_where_it_is_missing(write, monkeypatch) -> None:

@@ -16,8 +16,10 @@ from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from traincast.ingest.pytorch import probe
+from traincast.ingest.pytorch import passes
+from traincast.ingest.pytorch.loss import loss_of
 from traincast.ingest.pytorch.recorder import Recorder
+from traincast.ingest.pytorch.source import Source
 
 aten = torch.ops.aten
 
@@ -121,7 +123,7 @@ def _attention_without_dropout() -> Any:
 
 
 def measure(
-    source: probe.Source,
+    source: Source,
     batch: int,
     seq: int,
     dtype: torch.dtype,
@@ -133,18 +135,16 @@ def measure(
         module = source.build().train().to(dtype)
         return _count(source, module, batch, seq, dtype)
     with torch.device("meta"):
-        module = probe._build(source).to("meta").to(dtype)
+        module = passes.in_type(passes.build(source).to("meta"), dtype)
     with FakeTensorMode(allow_non_fake_inputs=True):
-        probe._materialise(module)
+        passes.materialise(module)
         return _count(source, module, batch, seq, dtype)
 
 
 def _count(
-    source: probe.Source, module: torch.nn.Module, batch: int, seq: int, dtype: torch.dtype
+    source: Source, module: torch.nn.Module, batch: int, seq: int, dtype: torch.dtype
 ) -> Reference:
-    args, kwargs = source.inputs(batch, seq)
-    args = probe._as_floats(args, dtype)
-    kwargs = {k: probe._as_float(v, dtype) for k, v in kwargs.items()}
+    args, kwargs = passes.feed(source, (batch, seq), dtype)
     own = {t.untyped_storage()._cdata for t in [*module.parameters(), *module.buffers()]}
     kept: dict[int, int] = {}
     alive = []
@@ -164,7 +164,7 @@ def _count(
         _attention_without_dropout(),
         counting,
     ):
-        loss, _ = probe._loss(recorder, module(*args, **kwargs))
+        loss, _ = loss_of(recorder, module(*args, **kwargs))
     forward = counting.get_total_flops()
     counting = FlopCounterMode(display=False, custom_mapping=LEFT_OUT)
     log = _Log()

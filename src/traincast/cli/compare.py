@@ -50,11 +50,12 @@ def compare(
 
     unit, many = load_device(device), rows("--top", top)
     positions = count("--seq", seq)
-    graph = load_model(model, image=count("--image", image), seq=positions)
+    size = count("--batch", batch)
+    graph = load_model(model, image=count("--image", image), batch=size, seq=positions)
     found = run(
         graph,
         unit,
-        batch=count("--batch", batch),
+        batch=size,
         seq=positions,
         precision=precision,
         optimizer=optimizer,

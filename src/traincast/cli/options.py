@@ -89,13 +89,23 @@ def rows(name: str, text: str) -> int:
     return int(text)
 
 
-def load_model(reference: str, *, image: int | None = None, seq: int | None = None) -> Graph:
-    """Return the graph of a model reference, showing on a terminal that it takes a while."""
+def load_model(
+    reference: str,
+    *,
+    image: int | None = None,
+    batch: int | str | None = None,
+    seq: int | None = None,
+) -> Graph:
+    """Return the graph of a model reference, showing on a terminal that it takes a while.
+
+    A `batch` in words, such as max, is none to trace at.
+    """
     from traincast.ingest.references import is_traced, resolve
 
     waits = is_traced(reference, image)
     with _status(f"tracing {reference} …") if waits else contextlib.nullcontext():
-        graph = resolve(reference, image=image, seq=seq)
+        wanted = batch if isinstance(batch, int) else None
+        graph = resolve(reference, image=image, batch=wanted, seq=seq)
     if seq is not None and not graph.has_sequence and "seq" not in graph.fixed:
         raise InvalidValueError(f"{graph.name} has no sequence axis; leave out --seq")
     return graph

@@ -150,7 +150,7 @@ def predict(
     from traincast.simulate.predict import predict as run
 
     _check_names(device, precision, optimizer, layout, estimator)
-    graph = load_model(model, image=side, seq=positions)
+    graph = load_model(model, image=side, batch=size, seq=positions)
     if tokens is not None:
         _check_tokens(graph)
     found = run(

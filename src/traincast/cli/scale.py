@@ -204,7 +204,7 @@ def scale(
         name, title, rows = scale_plan(model, terms, sizes, request, asked=strategy is not None)
         notes = ["All strategies are priced as `traincast plan` does."]
     else:
-        graph = load_model(model, image=side, seq=request.seq)
+        graph = load_model(model, image=side, batch=request.batch, seq=request.seq)
         rows = study(graph, request)
         name = graph.name
         title = f"{name} on {cluster or request.device}, {scaling} scaling, {request.estimator}"

@@ -34,6 +34,7 @@ def resolve(
     reference: str,
     *,
     image: int | None = None,
+    batch: int | None = None,
     seq: int | None = None,
     fixed: tuple[int, int] | None = None,
     root: Path | None = None,
@@ -41,9 +42,9 @@ def resolve(
     """Return the graph that a model reference names.
 
     `image` sets the side of square input images in pixels, where the source can be rebuilt for
-    it. `seq` is the sequence length that is wanted: it matters only to a module that runs other
-    ops at other lengths, whose graph then holds for that one. `fixed` traces at one (batch,
-    sequence) only. `root` is what relative files start from.
+    it. `batch` and `seq`, the sequence length, are those that are wanted: they matter only to a
+    module that runs other ops at other sizes, whose graph then holds for these. `fixed` traces at
+    one (batch, sequence) only. `root` is what relative files start from.
     """
     name, options = split_reference(reference)
     if name.startswith(_PALEO) or (zoo_name(name) is None and name in _paleo_names()):
@@ -51,7 +52,7 @@ def resolve(
     if ":" in name:
         from traincast.ingest.traced import Wanted, traced
 
-        wanted = Wanted(options=options, image=image, seq=seq, fixed=fixed)
+        wanted = Wanted(options=options, image=image, batch=batch, seq=seq, fixed=fixed)
         return traced(reference, name, wanted, root or Path())
     if name.endswith((".json", ".onnx", ".py")):
         return _from_file(_at(root, name), name, options, image)

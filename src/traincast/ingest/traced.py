@@ -36,6 +36,8 @@ class Wanted:
     """Arguments of whatever builds the network."""
     image: int | None = None
     """Side of square images, pixels."""
+    batch: int | None = None
+    """Batch to hold the graph to, where it cannot hold for all."""
     seq: int | None = None
     """Sequence length to hold the graph to, where it cannot hold for all."""
     fixed: tuple[int, int] | None = None
@@ -94,7 +96,7 @@ def _configured(reference: str, path: Path, wanted: Wanted) -> Graph:
     def trace() -> tuple[Graph, Files]:
         sources, probe = _tracer(reference, "hf")
         source = sources.hf_source(path, wanted.options, wanted.image)
-        return probe.trace_source(source, fixed=wanted.fixed, seq=wanted.seq), {}
+        return _trace(probe, source, wanted), {}
 
     packages = _packages("torchvision", "timm", "transformers")
     graph = _kept("hf", packages, wanted, trace, name=name, config=data)
@@ -106,7 +108,7 @@ def _of_library(reference: str, library: str, name: str, wanted: Wanted) -> Grap
         sources, probe = _tracer(reference, "vision")
         make = {"torchvision": sources.torchvision_source, "timm": sources.timm_source}[library]
         source = make(name, wanted.options, wanted.image)
-        return probe.trace_source(source, fixed=wanted.fixed, seq=wanted.seq), {}
+        return _trace(probe, source, wanted), {}
 
     packages = {p: cache.version_of(p) for p in ("torch", "torchvision", library)}
     return _kept(library, packages, wanted, trace, name=name)
@@ -124,7 +126,7 @@ def _of_function(reference: str, target: str, function: str, wanted: Wanted, roo
                 source = sources.function_source(
                     file or target, function, wanted.options, wanted.image
                 )
-                graph = probe.trace_source(source, fixed=wanted.fixed, seq=wanted.seq)
+                graph = _trace(probe, source, wanted)
             except SystemExit as error:
                 raise IngestError(probe.explain(reference, error, "running it")) from error
         return graph, own.digests()
@@ -155,6 +157,13 @@ def _tracer(reference: str, extra: str) -> Any:
     return sources, probe
 
 
+def _trace(probe: Any, source: Any, wanted: Wanted) -> Graph:
+    graph: Graph = probe.trace_source(
+        source, fixed=wanted.fixed, batch=wanted.batch, seq=wanted.seq
+    )
+    return graph
+
+
 def _packages(*libraries: str) -> dict[str, str | None]:
     """Return the versions of PyTorch and some libraries, and what stands for all others.
 
@@ -178,7 +187,7 @@ def _kept(
 ) -> Graph:
     """Return a graph from the cache, or trace it and keep it there."""
 
-    def key(seq: int | None) -> str | None:
+    def key(batch: int | None, seq: int | None) -> str | None:
         options = list(wanted.options.items())
         return cache.key_of(
             kind,
@@ -186,16 +195,25 @@ def _kept(
             options=options,
             image=wanted.image,
             fixed=wanted.fixed,
+            batch=batch,
             seq=seq,
             **content,
         )
 
-    # Most graphs hold for every sequence length and are kept once for all of them.
-    for seq in dict.fromkeys((None, wanted.seq)):
-        graph = cache.lookup(key(seq))
-        if graph is not None:
+    # Most graphs hold for every batch and sequence length and are kept once for all of them.
+    sizes = [(b, s) for b in (None, wanted.batch) for s in (None, wanted.seq)]
+    for size in dict.fromkeys(sizes):
+        graph = cache.lookup(key(*size))
+        if graph is not None and _serves(graph, wanted):
             return graph
     graph, files = trace()
-    held = wanted.fixed is None and "seq" in graph.fixed
-    cache.store(key(wanted.seq if held else None), graph, files)
+    held = graph.fixed if wanted.fixed is None else ()
+    batch = wanted.batch if "batch" in held else None
+    cache.store(key(batch, wanted.seq if "seq" in held else None), graph, files)
     return graph
+
+
+def _serves(graph: Graph, wanted: Wanted) -> bool:
+    """Tell whether a graph that may be held to a size is held to the one that is wanted."""
+    given = {"batch": (wanted.batch, graph.batch), "seq": (wanted.seq, graph.seq)}
+    return wanted.fixed is not None or all(given[n][0] in (None, given[n][1]) for n in graph.fixed)

@@ -61,7 +61,7 @@ def predict(
     `dataset_size` (samples) with `epochs`, or `tokens`, add the totals of a run, and
     `price_per_hour` of one device its cost.
     """
-    graph = model if isinstance(model, Graph) else resolve(model, image=image, seq=seq, root=root)
+    graph = model if isinstance(model, Graph) else _traced(model, image, batch, seq, root)
     if inference:
         graph = evaluated(graph)
     unit = load_device(device)
@@ -79,6 +79,7 @@ def predict(
         eager=not compiled,
     )
     if batch == "max":
+        _check_any_batch(graph)
         plan = replace(plan, batch=largest_batch(graph, unit, how, plan))
     elif batch is not None:
         plan = replace(plan, batch=_batch(graph, batch))
@@ -100,6 +101,17 @@ def predict(
     return replace(found, totals=_totals(found, dataset_size, epochs, tokens, price_per_hour))
 
 
+def _traced(
+    model: str, image: int | None, batch: int | str | None, seq: int | None, root: Path | None
+) -> Graph:
+    wanted = _whole("batch", batch) if batch is not None and _is_whole(batch) else None
+    return resolve(model, image=image, batch=wanted, seq=seq, root=root)
+
+
+def _is_whole(value: int | str) -> bool:
+    return _WHOLE.fullmatch(str(value)) is not None
+
+
 def _whole(name: str, value: object) -> int:
     if isinstance(value, str) and _WHOLE.fullmatch(value):
         value = int(value)
@@ -114,9 +126,19 @@ def _batch(graph: Graph, value: int | str) -> int:
     batch = _whole("batch", value)
     if "batch" in graph.fixed and batch != graph.batch:
         raise InvalidValueError(
-            f"{graph.name} holds for batch {graph.batch} only; export it with a symbolic batch axis"
+            f"{graph.name} holds for batch {graph.batch} only; export it with a symbolic batch "
+            "axis, or trace it at that batch"
         )
     return batch
+
+
+def _check_any_batch(graph: Graph) -> None:
+    """Refuse to look for a batch where the one that was traced is no limit of the network's own."""
+    if any(note.startswith("the batch is held") for note in graph.notes):
+        raise InvalidValueError(
+            f"{graph.name} runs other ops at other batches and is traced at one alone, so that the "
+            "largest that fits is not known; give a batch, and the prediction says whether it fits"
+        )
 
 
 def _sequence(graph: Graph, seq: int | None) -> int:

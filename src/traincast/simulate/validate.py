@@ -118,7 +118,7 @@ def _validated(
     how: Mapping[str, Any],
     root: Path | None,
 ) -> Iterator[ValidatedRow]:
-    graphs: dict[tuple[str, str, str], Graph | TraincastError] = {}
+    graphs: dict[tuple[str, ...], Graph | TraincastError] = {}
     for row in rows:
         oom = row.get("error", "").lower() == "oom"
         measured, problem = _measured(row)
@@ -170,26 +170,9 @@ def _predicted(
     device: str | None,
     how: Mapping[str, Any],
     root: Path | None,
-    graphs: dict[tuple[str, str, str], Graph | TraincastError],
+    graphs: dict[tuple[str, ...], Graph | TraincastError],
 ) -> ValidatedRow:
-    key = (row.get("model", ""), row.get("image", ""), row.get("seq", ""))
     seq = whole_number(row, "seq")
-    for tried in ((*key[:2], ""), key):
-        if tried not in graphs:
-            try:
-                graphs[tried] = resolve(
-                    key[0],
-                    image=whole_number(row, "image"),
-                    seq=seq if tried[2] else None,
-                    root=root,
-                )
-            except TraincastError as error:
-                graphs[tried] = error
-        graph = graphs[tried]
-        if isinstance(graph, Graph):
-            break
-    if isinstance(graph, TraincastError):
-        raise graph
     for name in _SPLIT:
         if (whole_number(row, name) or 1) > 1:
             raise InvalidValueError(f"{name} = {row[name]}: this way of splitting is not modelled")
@@ -197,6 +180,7 @@ def _predicted(
         raise InvalidValueError(f"zero = {row['zero']}: sharded states are not modelled")
     cluster, devices = machine_of(row, device)
     batch, accumulate = share_of(row, devices)
+    graph = _graph(row, batch, seq, root, graphs)
     options: dict[str, Any] = {
         "batch": batch,
         "accumulate": accumulate,
@@ -218,6 +202,30 @@ def _predicted(
         )  # fmt: skip
         seconds = scaled[0].step_s
     return _compare(found, prediction, seconds, options)
+
+
+def _graph(
+    row: Mapping[str, str],
+    batch: int | None,
+    seq: int | None,
+    root: Path | None,
+    graphs: dict[tuple[str, ...], Graph | TraincastError],
+) -> Graph:
+    """Return the graph of a row's network: one for all sizes, or one held to those of the row."""
+    every = (row.get("model", ""), row.get("image", ""))
+    key = (*every, str(batch), str(seq))
+    if every not in graphs and key not in graphs:
+        image = whole_number(row, "image")
+        try:
+            found = resolve(every[0], image=image, batch=batch, seq=seq, root=root)
+        except TraincastError as error:
+            graphs[key] = error
+        else:
+            graphs[key if found.fixed else every] = found
+    graph = graphs.get(every) or graphs[key]
+    if isinstance(graph, TraincastError):
+        raise graph
+    return graph
 
 
 def machine_of(row: Mapping[str, str], device: str | None) -> tuple[Cluster, int]:

@@ -19,7 +19,9 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch._subclasses import FakeTensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_flatten, tree_map
 
 from traincast.errors import (
@@ -45,7 +47,7 @@ def function_source(target: str, function: str, options: Options, image: int | N
     takes = _parameters(make)
     sized = {} if inspect.isclass(make) else takes
     _check_options(reference, takes, options, image)
-    examples: dict[tuple[int, int], Any] = {}
+    examples: dict[tuple[int, int, bool], Any] = {}
 
     def call(batch: int, seq: int) -> Any:
         given = {"batch": batch, "seq": seq, "image": image}
@@ -67,10 +69,10 @@ def function_source(target: str, function: str, options: Options, image: int | N
         module: torch.nn.Module = made[0] if isinstance(made, tuple | list) else made
         return module
 
-    def example(batch: int, seq: int) -> Any:
-        key = (batch if "batch" in sized else 0, seq if "seq" in sized else 0)
+    def example(batch: int, seq: int, valued: bool = False) -> Any:
+        key = (batch if "batch" in sized else 0, seq if "seq" in sized else 0, valued)
         if key not in examples:
-            made = _without_weights(lambda: call(batch, seq), reference)
+            made = _without_weights(lambda: call(batch, seq), reference, valued)
             if not isinstance(made, tuple | list):
                 examples[key] = None
             else:
@@ -82,6 +84,10 @@ def function_source(target: str, function: str, options: Options, image: int | N
         if found is None:
             side = image or _SIDE
             return (torch.zeros(batch, 3, side, side),), {}
+        real = torch.zeros(0).device.type != "meta" and not isinstance(torch.zeros(0), FakeTensor)
+        if real and _has_whole_numbers(found):
+            # A length or an index that is zero is often none at all.
+            found = example(batch, seq, True)
         fed = _fresh(found, None if "batch" in sized else batch)
         if isinstance(fed, Mapping):
             return (), dict(fed)
@@ -136,15 +142,16 @@ def _check_options(
         raise InvalidValueError(f"{reference} is given its image size twice; leave out one")
 
 
-def _without_weights(call: Callable[[], Any], reference: str) -> Any:
+def _without_weights(call: Callable[[], Any], reference: str, valued: bool = False) -> Any:
     """Call a builder for its example inputs, whatever mode is active: first without memory.
 
     Some builders compute with values, such as a schedule of drop rates: they get real tensors.
+    With `valued`, so that the inputs have values, all tensors but the module's weights are real.
     """
     with unset_fake_temporarily(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with torch.device("meta"):
+            with _unweighted() if valued else torch.device("meta"):
                 return call()
         except UsageError:
             raise
@@ -158,14 +165,40 @@ def _without_weights(call: Callable[[], Any], reference: str) -> Any:
                 raise IngestError(explain(reference, error, "building it")) from error
 
 
+@contextlib.contextmanager
+def _unweighted() -> Iterator[None]:
+    """Let a module's parameters give up their memory as soon as they are its own."""
+    original = torch.nn.Module.register_parameter
+
+    def register(module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
+        if param is not None and not is_lazy(param):
+            empty = torch.empty_like(param, device="meta")
+            param = torch.nn.Parameter(empty, requires_grad=param.requires_grad)
+        original(module, name, param)
+
+    torch.nn.Module.register_parameter = register
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.nn.Module.register_parameter = original
+
+
+def _has_whole_numbers(example: Any) -> bool:
+    tensors = (t for t in tree_flatten(example)[0] if isinstance(t, torch.Tensor))
+    return any(not (t.is_floating_point() or t.is_complex()) for t in tensors)
+
+
 def _fresh(example: Any, batch: int | None) -> Any:
-    """Return tensors like the example's, without values, with the batch in place of its own.
+    """Return tensors like the example's, with the batch in place of its own.
 
     The example's batch is the leading length of its first tensor; a tensor that starts with
-    another length, such as a mask that all samples share, is left as it is.
+    another length, such as a mask that all samples share, is left as it is. Values are kept where
+    the example has some, samples being repeated; otherwise they are zeros.
     """
     tensors = [t for t in tree_flatten(example)[0] if isinstance(t, torch.Tensor) and t.dim()]
     own = tensors[0].shape[0] if tensors else 0
+    fake = isinstance(torch.zeros(0), FakeTensor)
 
     def fresh(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -173,7 +206,12 @@ def _fresh(example: Any, batch: int | None) -> Any:
         shape = list(value.shape)
         if batch is not None and shape and shape[0] == own:
             shape[0] = batch
-        return torch.zeros(shape, dtype=value.dtype)
+        if fake or value.device.type == "meta":
+            return torch.zeros(shape, dtype=value.dtype)
+        if shape == list(value.shape):
+            return value.clone()
+        rows = torch.arange(shape[0], device=value.device) % max(own, 1)
+        return value[rows]
 
     return tree_map(fresh, example)
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
@@ -267,7 +268,8 @@ def _shape_alone(batch_norm: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(x: Any, weight: Any, bias: Any, mean: Any, variance: Any, *rest: Any) -> Any:
         lengths = {tuple(t.shape) for t in (weight, bias, mean, variance) if t is not None}
-        if x.requires_grad and x.dim() > 1 and lengths <= {(x.shape[1],)}:
+        plain = isinstance(x, FakeTensor) and x.requires_grad and x.dim() > 1
+        if plain and lengths <= {(x.shape[1],)}:
             return x.clone()
         return batch_norm(x, weight, bias, mean, variance, *rest)
 
@@ -346,9 +348,12 @@ def _rms_norm(
 
 def _recurrent(cell: str) -> Callable[..., bool]:
     def capture(rec: Recorder, out: Any, *args: Any, **_: Any) -> bool:
-        if not isinstance(args[2], list | tuple):
-            return False  # a packed sequence: its lengths are data, so the aten ops are recorded
-        x, _, weights, _, layers, dropout, _, bidirectional, batch_first = args[:9]
+        packed = not isinstance(args[2], list | tuple)
+        if packed:
+            x, sizes, _, weights, _, layers, dropout, _, bidirectional = args[:9]
+            batch_first = False
+        else:
+            x, _, weights, _, layers, dropout, _, bidirectional, batch_first = args[:9]
         hidden = weights[1].shape[-1]
         attrs: dict[str, Attr] = {
             "cell": cell,
@@ -359,6 +364,8 @@ def _recurrent(cell: str) -> Callable[..., bool]:
         }
         if dropout:
             attrs["dropout"] = float(dropout)
+        if packed:
+            attrs["steps"] = int(sizes.shape[0])
         rec.add("rnn", [x, *weights], [t for t in tree_flatten(out)[0] if is_tensor(t)], attrs)
         return True
 
