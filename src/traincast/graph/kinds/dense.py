@@ -269,7 +269,8 @@ def _rnn(c: Case) -> Costs:
     layers = int(c.number("layers", 1))
     directions = 2 if c.attrs.get("bidirectional") else 1
     hidden = int(c.number("hidden"))
-    steps = x.shape[1] if c.attrs.get("batch_first") else x.shape[0]
+    # Packed sequences of several lengths are rows without a batch axis, so that they say `steps`.
+    steps = c.number("steps") or (x.shape[1] if c.attrs.get("batch_first") else x.shape[0])
     rows = x.n // max(x.shape[-1], 1)
     flops = sum(2.0 * rows * a.n for a in matrices)
     states = rows * hidden * layers * directions
