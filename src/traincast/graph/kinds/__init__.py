@@ -1,6 +1,6 @@
 """The registry of op kinds; importing it registers all of them."""
 
-from traincast.graph.kinds import dense, movement, normal, pointwise
+from traincast.graph.kinds import dense, movement, normal, pairs, pointwise, scans, special
 from traincast.graph.kinds.base import (
     DATA,
     FORWARD,
@@ -30,5 +30,8 @@ __all__ = [
     "dense",
     "movement",
     "normal",
+    "pairs",
     "pointwise",
+    "scans",
+    "special",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from traincast.graph.graph import Op
 from traincast.graph.kinds.base import Case, Costs, Kernel, Kind, pointwise, register, summed, total
 
 _VIEW_BACKWARD = {
@@ -31,7 +30,7 @@ def _view(c: Case) -> Costs:
         if y.n == x.n:
             return Costs(())
         return Costs((), (summed(y, x),))
-    if fn in _VIEW_BACKWARD and c.outs[0].n < x.n:
+    if fn in _VIEW_BACKWARD and (c.outs[0].n < x.n or fn == "unfold"):
         back = Kernel(_VIEW_BACKWARD[fn], "copy", 0, 0, out, x.size + out, each=x.each)
         return Costs((), (back,))
     return Costs(())
@@ -56,12 +55,14 @@ _COPY_BACKWARD = {
     "pad": ("constant_pad_nd",),
     "roll": ("roll",),
     "flip": ("flip",),
-    "repeat": ("sum",),
     "cumsum": ("flip", "cumsum", "flip"),
     "im2col": ("col2im",),
     "col2im": ("im2col",),
     "copy_": (),
     "slice_scatter": ("slice_scatter",),
+    "stack": (),
+    "pixel_shuffle": ("pixel_unshuffle",),
+    "pixel_unshuffle": ("pixel_shuffle",),
 }
 
 
@@ -81,6 +82,8 @@ def _copy(c: Case) -> Costs:
     forward = Kernel(name, "copy", 0, per * y.n, total(c.ins), y.size, each=x.each)
     if not x.grad:
         return Costs((forward,))
+    if fn == "repeat":
+        return Costs((forward,), (summed(y, x),))
     back = tuple(
         Kernel(name, "copy", 0, per * y.n, y.size, x.size, each=y.each)
         for name in _COPY_BACKWARD.get(fn, (f"{fn}_backward",))
@@ -227,11 +230,14 @@ def _interpolate(c: Case) -> Costs:
     # The longer names first: `linear` is part of them.
     taps = {"nearest": 1, "trilinear": 8, "bilinear": 4, "linear": 2, "bicubic": 16}
     per = next((n for key, n in taps.items() if key in name), 4)
-    forward = Kernel(name, "interpolate", 0, 2 * per * y.n, x.size, y.size, each=x.each)
-    if not x.grad:
+    read = total(c.ins)
+    forward = Kernel(name, "interpolate", 0, 2 * per * y.n, read, y.size, each=x.each)
+    if not any(a.grad for a in c.ins):
         return Costs((forward,))
     name += "_backward"
-    back = Kernel(name, "interpolate", 0, 2 * per * y.n, y.size, x.size, each=x.each)
+    # One kernel writes the gradients of a sampled image and of where it was sampled.
+    read, write = (total(c.ins) + y.size, read) if len(c.ins) > 1 else (y.size, x.size)
+    back = Kernel(name, "interpolate", 0, 2 * per * y.n, read, write, each=x.each)
     return Costs((forward,), (back,), (), (0, 1) if "grid" in name else ())
 
 
@@ -267,35 +273,6 @@ register(
         attrs={"fn": str},
         costs=_sort,
         parallel=frozenset({"sample", "sequence", "token"}),
-    )
-)
-
-
-def _unknown(c: Case) -> Costs:
-    """No formula: bounded from below by reading every input and writing every output once.
-
-    Backward is taken as the same traffic for data. Reported by name wherever it occurs.
-    """
-    name = str(c.attrs["fn"])
-    forward = Kernel(name, "unknown", 0, 0, total(c.ins), total(c.outs))
-    if not any(a.grad for a in c.ins):
-        return Costs((forward,))
-    back = Kernel(f"{name}_backward", "unknown", 0, 0, total(c.outs) + total(c.ins), total(c.ins))
-    return Costs((forward,), (back,), (), tuple(range(len(c.ins))))
-
-
-def _has_formula(_: Op) -> bool:
-    return True
-
-
-register(
-    Kind(
-        name="unknown",
-        summary="an op without a formula: named and bounded by its traffic, never dropped",
-        inputs=(0, None),
-        attrs={"fn": str},
-        costs=_unknown,
-        differentiable=_has_formula,
     )
 )
 

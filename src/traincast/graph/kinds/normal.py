@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from traincast.graph.graph import Op
 from traincast.graph.kinds.base import (
+    Arg,
     Case,
     Costs,
     Kernel,
@@ -218,10 +219,24 @@ _REDUCE_BACKWARD: dict[str, tuple[tuple[str, ...], str]] = {
     "var": (("mean", "sub", "mul", "mul"), "i"),
     "std": (("div", "mean", "sub", "mul", "mul"), "io"),
     "var_mean": (("mean", "sub", "mul", "mul"), "i"),
-    "norm": (("div", "mul"), "io"),
+    "norm": (("div", "eq", "masked_fill_", "mul"), "io"),
     "prod": (("mul", "div"), "io"),
     "logsumexp": (("sub", "exp", "mul"), "io"),
+    "binary_cross_entropy_with_logits": (("sigmoid", "sub", "mul", "div_"), "i"),
+    "dot": (("mul",), "i"),
+    "nll_loss_forward": (("nll_loss_backward",), "i"),
+    "nll_loss2d_forward": (("nll_loss2d_backward",), "i"),
 }
+_SMALL_BACKWARD = {"norm": 3}
+"""Kernels at the start of the gradient that work on the results alone."""
+_ELEMENTWISE_FIRST = {
+    "mse_loss": ("mse_loss",),
+    "smooth_l1_loss": ("smooth_l1_loss",),
+    "huber_loss": ("huber_loss",),
+    "binary_cross_entropy": ("binary_cross_entropy",),
+    "binary_cross_entropy_with_logits": ("rsub", "mul_", "log_sigmoid_forward", "sub_"),
+}
+"""Losses that are computed element by element, and averaged by a kernel of its own."""
 _STOPS = frozenset({"argmax", "argmin", "any", "all", "histc", "bincount", "nonzero", "unique"})
 
 
@@ -230,15 +245,39 @@ def _reduce(c: Case) -> Costs:
     x, y = c.ins[0], c.outs[0]
     inner = x.shape[-1] if x.shape and y.shape and x.shape[-1] == y.shape[-1] else 0
     dims = (y.n, x.n / max(y.n, 1), inner, 0)
-    forward = Kernel(fn, "reduction", 0, x.n, x.size, total(c.outs), dims, each=x.each)
-    if not x.grad or fn in _STOPS:
-        return Costs((forward,))
+    first = _ELEMENTWISE_FIRST.get(fn, ())
+    called = "mean" if first else fn
+    read = total(c.ins) if fn == "dot" else x.size
+    end = Kernel(called, "reduction", 0, x.n, read, total(c.outs), dims, each=x.each)
+    forward = (*(pointwise(name, 2 * x.size, x.size, x.n, each=x.each) for name in first), end)
+    if fn in _STOPS or not any(a.grad for a in c.ins):
+        return Costs(forward)
     names, keeps = _REDUCE_BACKWARD.get(fn, ((f"{fn}_backward",), "i"))
     # A sum's gradient is a broadcast view; only what comes after it is computed, on the view's
     # small base where the aten op allows (mean divides the expanded gradient: full size).
-    data = tuple(pointwise(name, y.size, x.size, x.n, each=x.each) for name in names)
-    saved = ((0,) if "i" in keeps else ()) + ((~0,) if "o" in keeps else ())
-    return Costs((forward,), data, (), saved)
+    small = _SMALL_BACKWARD.get(fn, 0)
+    data = tuple(
+        pointwise(name, 2 * y.size, y.size, y.n, each=y.each)
+        if i < small
+        else _of_gradient(name, x, y, dims)
+        for i, name in enumerate(names)
+    )
+    # A loss has a gradient for its target too, where that is computed from parameters.
+    pair = bool(first) or fn == "dot"
+    data *= max(sum(a.grad for a in c.ins), 1) if pair else 1
+    inputs = tuple(range(len(c.ins))) if pair else (0,)
+    saved = (inputs if "i" in keeps else ()) + ((~0,) if "o" in keeps else ())
+    return Costs(forward, data, (), saved)
+
+
+def _of_gradient(name: str, x: Arg, y: Arg, dims: tuple[float, float, float, float]) -> Kernel:
+    """Return a kernel of a reduction's gradient, in the family that its name belongs to."""
+    if name in ("mean", "sum"):
+        return Kernel(name, "reduction", 0, x.n, x.size, y.size, dims, each=x.each)
+    if name == "scatter":
+        places = (y.n, 1, x.n, 0)
+        return Kernel(name, "gather", 0, y.n, 2 * y.size, x.size, places, each=x.each)
+    return pointwise(name, y.size, x.size, x.n, each=x.each)
 
 
 def _reduce_has_gradient(op: Op) -> bool:

@@ -66,6 +66,9 @@ RULES: dict[str, Rule] = {
     "lerp": Rule(3, "i", ("mul",)),
     "addcmul": Rule(2, "i", ("mul",)),
     "addcdiv": Rule(5, "i", ("div",)),
+    "hardshrink": Rule(1, "i", ("hardshrink_backward",)),
+    "softshrink": Rule(1, "i", ("softshrink_backward",)),
+    "rrelu_with_noise": Rule(10, "i", ("rrelu_with_noise_backward",)),
     "triu": Rule(1, "-", ("triu",)),
     "tril": Rule(1, "-", ("tril",)),
 }
@@ -99,6 +102,8 @@ def backward_of(fn: str, index: int) -> tuple[str, ...]:
         return ("neg", "div", "div", "mul")
     if fn in ("where", "masked_fill") and index == (0 if fn == "where" else 1):
         return ()
+    if fn == "prelu" and index == 1:
+        return ()  # both gradients come out of one kernel
     if fn == "pow" and index == 1:
         return ("pow", "log", "mul", "mul")
     return _rule(fn).backward
@@ -121,7 +126,8 @@ def _pointwise(c: Case) -> Costs:
         data += [pointwise(name, y.size, y.size, y.n, rule.ops, y.each) for name in names[:-1]]
         if names:
             read = y.size + (y.size if len(names) > 1 else _operands(c, fn, index, rule))
-            data.append(pointwise(names[-1], read, y.size, y.n, rule.ops, y.each))
+            write = 2 * y.size if fn == "prelu" and c.ins[1].grad else y.size
+            data.append(pointwise(names[-1], read, write, y.n, rule.ops, y.each))
         if x.n < y.n:
             data.append(summed(y, x))
         if x.each != y.each:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch.utils._pytree import tree_flatten
 
 from traincast.graph import Attr
 from traincast.graph.kinds.pointwise import NOT_DIFFERENTIABLE, RULES
+from traincast.graph.kinds.special import SPECIAL
 from traincast.ingest.pytorch.recorder import Recorder, is_tensor
 
 Tensors = list[torch.Tensor]
@@ -23,11 +25,12 @@ VIEWS = {
     "view_as_real": "reshape", "view_as_complex": "reshape", "_reshape_alias": "reshape",
     "as_strided_": "reshape", "_conj": "alias", "real": "slice", "imag": "slice",
     "lift_fresh": "alias", "squeeze_": "reshape", "unsqueeze_": "reshape", "detach_": "detach",
-    "t_": "permute", "transpose_": "permute", "_neg_view": "alias",
+    "t_": "permute", "transpose_": "permute", "_neg_view": "alias", "unsafe_split": "split",
+    "unsafe_split_with_sizes": "split",
 }  # fmt: skip
 COPIES = {
     "clone": "clone", "constant_pad_nd": "pad", "roll": "roll", "flip": "flip",
-    "repeat": "repeat", "cumsum": "cumsum", "cumprod": "cumsum", "im2col": "im2col",
+    "repeat": "repeat", "cumsum": "cumsum", "im2col": "im2col",
     "col2im": "col2im", "copy_": "copy_", "copy": "copy_", "slice_scatter": "slice_scatter",
     "reflection_pad1d": "reflection_pad1d", "reflection_pad2d": "reflection_pad2d",
     "replication_pad2d": "replication_pad2d", "contiguous": "clone", "tile": "repeat",
@@ -57,15 +60,18 @@ REDUCTIONS = {
     "mse_loss": "mse_loss", "smooth_l1_loss": "smooth_l1_loss", "huber_loss": "huber_loss",
     "binary_cross_entropy": "binary_cross_entropy", "median": "max", "mode": "max",
     "binary_cross_entropy_with_logits": "binary_cross_entropy_with_logits",
+    "multi_margin_loss": "multi_margin_loss", "soft_margin_loss": "soft_margin_loss",
+    "multilabel_margin_loss_forward": "multilabel_margin_loss",
     "count_nonzero": "all", "trace": "sum", "aminmax": "amax",
 }  # fmt: skip
 GATHERS = {
     "index": "index", "gather": "gather", "index_select": "index_select", "scatter": "scatter",
     "scatter_add": "scatter_add", "index_add": "index_add", "index_put": "index_put",
     "index_put_": "index_put", "scatter_": "scatter", "scatter_add_": "scatter_add",
-    "index_add_": "index_add", "take": "gather", "scatter_reduce": "scatter_add",
+    "index_add_": "index_add", "take": "gather",
     "index_copy": "index_put", "_unsafe_index": "index", "index_copy_": "index_put",
-    "masked_scatter": "index_put", "take_along_dim": "gather", "_unsafe_index_put": "index_put",
+    "masked_scatter": "index_put", "masked_select": "index", "take_along_dim": "gather",
+    "_unsafe_index_put": "index_put",
 }  # fmt: skip
 FILLS = frozenset(
     {
@@ -115,10 +121,22 @@ def record(rec: Recorder, func: Any, args: Any, kwargs: dict[str, Any], outs: Te
         rec.add("sort", ins[:1], outs, {"fn": name})
     elif name.startswith(("upsample_", "_upsample", "grid_sampler")):
         rec.add("interpolate", ins, outs, {"fn": name})
-    elif fn in RULES or fn in NOT_DIFFERENTIABLE:
+    elif name in SPECIAL:
+        rec.add("unknown", ins, outs, {"fn": name})
+    elif fn in RULES or fn in NOT_DIFFERENTIABLE or _is_pointwise(func, ins, outs):
         _pointwise(rec, name, fn, ins, outs)
     else:
         _unknown(rec, f"aten.{name}", args, kwargs, outs)
+
+
+def _is_pointwise(func: Any, ins: Tensors, outs: Tensors) -> bool:
+    """Tell whether PyTorch says that an op without a rule works element by element."""
+    if torch.Tag.pointwise not in func.tags or len(outs) != 1 or not ins:
+        return False
+    try:
+        return bool(torch.broadcast_shapes(*(t.shape for t in ins)) == outs[0].shape)
+    except RuntimeError:
+        return False
 
 
 def tensors_in(args: Any, kwargs: dict[str, Any]) -> Tensors:
@@ -170,9 +188,9 @@ def _cast(rec: Recorder, name: str, args: Any, kwargs: dict[str, Any], outs: Ten
 
 
 def _product(rec: Recorder, name: str, args: Any, kwargs: dict[str, Any], outs: Tensors) -> None:
-    """Record mm, addmm, bmm, baddbmm, mv, dot: a linear layer if the right side is a weight."""
+    """Record mm, addmm, bmm, baddbmm: a linear layer if the right side is a weight."""
     tensors = tensors_in(args, kwargs)
-    bias = tensors.pop(0) if name in ("addmm", "baddbmm", "addmv", "addbmm") else None
+    bias = tensors.pop(0) if name in ("addmm", "baddbmm", "addbmm") else None
     a, b = tensors[:2]
     extra = [bias] if bias is not None else []
     base, steps = rec.base_of(b)
@@ -182,6 +200,28 @@ def _product(rec: Recorder, name: str, args: Any, kwargs: dict[str, Any], outs: 
         rec.add("linear", [a, base, *extra], outs, attrs, "linear")
     else:
         rec.add("matmul", [a, b, *extra], outs, {}, name)
+
+
+def _dot(rec: Recorder, name: str, args: Any, kwargs: dict[str, Any], outs: Tensors) -> None:
+    rec.add("reduce", list(args[:2]), outs, {"fn": "dot"})
+
+
+def _mv(rec: Recorder, name: str, args: Any, kwargs: dict[str, Any], outs: Tensors) -> None:
+    first = [*args[1:3], args[0]] if name == "addmv" else list(args[:2])
+    rec.add("unknown", first, outs, {"fn": "mv"})
+
+
+def _scattered(rec: Recorder, name: str, args: Any, kwargs: dict[str, Any], outs: Tensors) -> None:
+    attrs: dict[str, Attr] = {"fn": "scatter_reduce", "reduce": str(args[4])}
+    rec.add("unknown", [args[0], *args[2:4]], outs, attrs, "scatter_reduce")
+
+
+def _fft(rec: Recorder, name: str, args: Any, kwargs: dict[str, Any], outs: Tensors) -> None:
+    lengths = [max(args[0].shape[d], outs[0].shape[d]) for d in args[1]]
+    attrs: dict[str, Attr] = {"fn": name, "axes": len(lengths), "points": math.prod(lengths)}
+    if args[2]:
+        attrs["scaled"] = True
+    rec.add("unknown", [args[0]], outs, attrs, "fft")
 
 
 def _grouped(rec: Recorder, name: str, args: Any, kwargs: dict[str, Any], outs: Tensors) -> None:
@@ -274,7 +314,11 @@ def _native_dropout(
 Form = Callable[[Recorder, str, Any, dict[str, Any], Tensors], None]
 FORMS: dict[str, Form] = {
     "_to_copy": _cast,
-    **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot"), _product),
+    **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), _product),
+    **dict.fromkeys(("dot", "vdot"), _dot),
+    **dict.fromkeys(("mv", "addmv"), _mv),
+    **dict.fromkeys(("scatter_reduce", "scatter_reduce_"), _scattered),
+    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _fft),
     "_grouped_mm": _grouped,
     **dict.fromkeys(("convolution", "_convolution"), _conv),
     **dict.fromkeys(

@@ -9,17 +9,18 @@ batch normalisation, for speed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
-from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from traincast.graph import Attr
+
+if TYPE_CHECKING:
+    from traincast.ingest.pytorch.composites import Composite
 
 _DTYPES = {
     torch.float64: "float64",
@@ -86,10 +87,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._taken: set[str] = set()
         self._counts: dict[str, int] = {}
         self._paused = 0
+        self._functions = 0
+        self._live: set[str] = set()
         self._stack: list[str] = []
         self._paths = {id(m): path for path, m in module.named_modules()}
         for path, parameter in module.named_parameters():
-            self.declare(parameter, path, "parameter", parameter.requires_grad)
+            name = self.declare(parameter, path, "parameter", parameter.requires_grad)
+            if parameter.requires_grad:
+                self._live.add(name)
         for path, buffer in module.named_buffers():
             self.declare(buffer, path, "buffer")
 
@@ -135,6 +140,19 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Return the role of a named tensor."""
         return self.trace.tensors[name].role
 
+    @property
+    def _differentiating(self) -> bool:
+        return torch.is_grad_enabled() or self._functions > 0
+
+    def _stays(self, name: str) -> bool:
+        """Tell whether autograd takes a tensor that is changed in place for what it was.
+
+        A parameter that follows a moving average, a norm that is clamped without a gradient.
+        """
+        if self.role_of(name) == "parameter":
+            return True
+        return name in self._live and not self._differentiating
+
     def last(self) -> RawOp | None:
         """Return the op recorded last."""
         return self.trace.ops[-1] if self.trace.ops else None
@@ -156,16 +174,33 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         name = layer if layer and main and layer not in self._taken else f"{layer}.{fn}".strip(".")
         name = self._free(name)
         many = len(outputs) > 1
+        updated = {id(t): n for t, n in zip(inputs, ins, strict=True) if self._stays(n)}
         outs = tuple(
             self._add(t, self._free(f"{name}:{i}" if many else f"{name}:out"), "activation")
             for i, t in enumerate(outputs)
         )
+        for tensor in outputs:
+            if id(tensor) in updated:
+                self._names[id(tensor)] = updated[id(tensor)]
         op = RawOp(name, kind, ins, outs, attrs, layer)
         self.trace.ops.append(op)
         if kind == "view":
             for out in outs:
                 self._views[out] = (ins[0], str(attrs["fn"]))
+        if not self._live.isdisjoint(ins):
+            self._live.update(outs)
+            if kind != "view" and not self._differentiating:
+                self._stop([t for t in outputs if id(t) not in updated], name, layer)
         return op
+
+    def _stop(self, outputs: Sequence[torch.Tensor], name: str, layer: str) -> None:
+        """Let no gradient flow into what was computed without one: a teacher, a target."""
+        for tensor in outputs:
+            if tensor.is_floating_point():
+                before = self._names[id(tensor)]
+                after = self._add(tensor, self._free(f"{name}.detach"), "activation")
+                view = {"fn": "detach"}
+                self.trace.ops.append(RawOp(after, "view", (before,), (after,), {**view}, layer))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the op and record it."""
@@ -192,18 +227,40 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     @contextlib.contextmanager
     def watching(self) -> Iterator[Recorder]:
         """Record ops, composite functions and the module that each op belongs to."""
+        from traincast.ingest.pytorch.composites import COMPOSITES
+
         hooks = torch.nn.modules.module
         before = hooks.register_module_forward_pre_hook(self._enter)
         after = hooks.register_module_forward_hook(self._leave, always_call=True)
         try:
             with contextlib.ExitStack() as stack:
-                for composite in _COMPOSITES:
+                for composite in COMPOSITES:
                     stack.enter_context(self._patched(composite))
+                stack.enter_context(self._within_functions())
                 with self:
                     yield self
         finally:
             before.remove()
             after.remove()
+
+    @contextlib.contextmanager
+    def _within_functions(self) -> Iterator[None]:
+        """Know of autograd functions: their forward runs without gradients, and yet has one."""
+        original = vars(torch.autograd.Function)["apply"]
+
+        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            differentiable = int(torch.is_grad_enabled())
+            self._functions += differentiable
+            try:
+                return original.__func__(cls, *args, **kwargs)
+            finally:
+                self._functions -= differentiable
+
+        torch.autograd.Function.apply = classmethod(apply)
+        try:
+            yield
+        finally:
+            torch.autograd.Function.apply = original
 
     def _enter(self, module: torch.nn.Module, _: Any) -> None:
         path = self._paths.get(id(module))
@@ -213,7 +270,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._stack.pop()
 
     @contextlib.contextmanager
-    def _patched(self, composite: _Composite) -> Iterator[None]:
+    def _patched(self, composite: Composite) -> Iterator[None]:
         owner, name, capture = composite.owner, composite.name, composite.capture
         original = getattr(owner, name)
         plain = composite.stand_in(original)
@@ -239,160 +296,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             setattr(owner, name, original)
 
 
-def _without_dropout(attention: Callable[..., Any]) -> Callable[..., Any]:
-    """Return attention that ignores its dropout.
-
-    With dropout a CPU takes another path than a GPU, and leaves its result in another memory order.
-    """
-
-    def run(
-        query: Any,
-        key: Any,
-        value: Any,
-        attn_mask: Any = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        **kwargs: Any,
-    ) -> Any:
-        return attention(query, key, value, attn_mask, 0.0, is_causal, **kwargs)
-
-    return run
-
-
-def _shape_alone(batch_norm: Callable[..., Any]) -> Callable[..., Any]:
-    """Return batch normalisation that only makes a tensor of the right form.
-
-    On fake tensors PyTorch takes it apart into a dozen ops, which cost more than all others of a
-    convolutional network together. Whatever is out of the ordinary still goes that way.
-    """
-
-    def run(x: Any, weight: Any, bias: Any, mean: Any, variance: Any, *rest: Any) -> Any:
-        lengths = {tuple(t.shape) for t in (weight, bias, mean, variance) if t is not None}
-        plain = isinstance(x, FakeTensor) and x.requires_grad and x.dim() > 1
-        if plain and lengths <= {(x.shape[1],)}:
-            return x.clone()
-        return batch_norm(x, weight, bias, mean, variance, *rest)
-
-    return run
-
-
 def is_tensor(value: Any) -> bool:
     """Tell whether a value is a tensor."""
     return isinstance(value, torch.Tensor)
 
 
-def _linear(rec: Recorder, out: Any, x: Any, weight: Any, bias: Any = None) -> bool:
-    base, steps = rec.base_of(weight)
-    if rec.role_of(base) != "parameter" or steps or x.dim() == 0 or weight.dim() != 2:
-        return False
-    rec.add("linear", [x, base, *([bias] if bias is not None else [])], [out], label="linear")
-    return True
-
-
-def _attention(
-    rec: Recorder,
-    out: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    **_: Any,
-) -> bool:
-    mask = [attn_mask] if attn_mask is not None else []
-    attrs: dict[str, Attr] = {"causal": bool(is_causal)}
-    if dropout_p:
-        attrs["dropout"] = float(dropout_p)
-    rec.add("attention", [query, key, value, *mask], [out], attrs)
-    return True
-
-
-def _dropout(
-    rec: Recorder,
-    out: Any,
-    x: Any,
-    p: float = 0.5,
-    training: bool = True,
-    inplace: bool = False,
-) -> bool:
-    if training and p > 0:
-        rec.add("dropout", [x], [out], {"p": float(p)})
-    elif out is not x:
-        rec.add("view", [x], [out], {"fn": "alias"})
-    return True
-
-
-def _cross_entropy(
-    rec: Recorder, out: Any, x: Any, target: Any, weight: Any = None, **options: Any
-) -> bool:
-    plain = weight is None and not options.get("label_smoothing") and target.dtype == torch.int64
-    if not plain or options.get("reduction", "mean") == "none":
-        return False
-    rec.add("cross_entropy", [x, target], [out])
-    return True
-
-
-def _batch_norm(rec: Recorder, out: Any, x: Any, *rest: Any) -> bool:
-    rec.add("batch_norm", [x, *(t for t in rest[:2] if t is not None)], [out])
-    return True
-
-
-def _rms_norm(
-    rec: Recorder, out: Any, x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None
-) -> bool:
-    affine = [weight] if weight is not None else []
-    rec.add("rms_norm", [x, *affine], [out], {"axes": len(normalized_shape)})
-    return True
-
-
-def _recurrent(cell: str) -> Callable[..., bool]:
-    def capture(rec: Recorder, out: Any, *args: Any, **_: Any) -> bool:
-        packed = not isinstance(args[2], list | tuple)
-        if packed:
-            x, sizes, _, weights, _, layers, dropout, _, bidirectional = args[:9]
-            batch_first = False
-        else:
-            x, _, weights, _, layers, dropout, _, bidirectional, batch_first = args[:9]
-        hidden = weights[1].shape[-1]
-        attrs: dict[str, Attr] = {
-            "cell": cell,
-            "hidden": int(hidden),
-            "layers": int(layers),
-            "bidirectional": bool(bidirectional),
-            "batch_first": bool(batch_first),
-        }
-        if dropout:
-            attrs["dropout"] = float(dropout)
-        if packed:
-            attrs["steps"] = int(sizes.shape[0])
-        rec.add("rnn", [x, *weights], [t for t in tree_flatten(out)[0] if is_tensor(t)], attrs)
-        return True
-
-    return capture
-
-
-class _Composite(NamedTuple):
-    """A function that is recorded whole."""
-
-    owner: Any
-    name: str
-    capture: Callable[..., bool]
-    """Records a call, or declines and lets its parts be recorded."""
-    stand_in: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda original: original
-    """What runs in its place."""
-
-
-_COMPOSITES = (
-    _Composite(F, "linear", _linear),
-    _Composite(F, "scaled_dot_product_attention", _attention, _without_dropout),
-    _Composite(F, "dropout", _dropout),
-    _Composite(F, "cross_entropy", _cross_entropy),
-    _Composite(F, "rms_norm", _rms_norm),
-    _Composite(torch, "batch_norm", _batch_norm, _shape_alone),
-    _Composite(torch._VF, "lstm", _recurrent("lstm")),
-    _Composite(torch._VF, "gru", _recurrent("gru")),
-    _Composite(torch._VF, "rnn_tanh", _recurrent("rnn")),
-    _Composite(torch._VF, "rnn_relu", _recurrent("rnn")),
-)
 _DEVICE = torch.ops.prim.device.default

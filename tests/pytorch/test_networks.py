@@ -1,0 +1,92 @@
+"""Networks as people write them: each is traced, priced in full, and agrees with PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch runs the networks")
+
+from more_networks import NETWORKS
+from ours import figures
+from reference import measure
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from traincast.graph.kinds.special import SPECIAL
+from traincast.ingest.pytorch.functions import _fresh
+from traincast.ingest.pytorch.probe import Source, trace_source
+
+BATCH = 4
+LOOK_AT_VALUES = {"transformer", "experts_by_mask", "speech", "losses"}
+UNCOUNTED = {
+    # The base grid times each sample's 2 × 3 matrix: 256 sites, 2 of 3 multiply-adds.
+    "spatial_transformer": (BATCH * 256 * 2 * 3 * 2, 0),
+    # 6 outputs, each 8 × 8 multiply-adds and 8 more a sample; backward once, for the weight.
+    "bilinear": (BATCH * 6 * (8 * 8 + 8) * 2,) * 2,
+    # Rows of 4 values and two more against 32; no gradient passes the search for the nearest.
+    "quantised": (BATCH * 32 * 6 * 2, None),
+    # The input and the first states have no gradient, and yet cuDNN's backward pass is taken to
+    # compute it: 3 · 8 gates from 8 values, two directions at 12 positions, four first states.
+    "speech": (0, BATCH * (2 * 12 + 4) * 3 * 8 * 8 * 2),
+}
+"""FLOPs of products that PyTorch's counter does not see, forward and backward."""
+KEPT = {"recommender", "messages", "experts_by_mask", "losses", "windows", "deformed"}
+"""Networks of which indices and masks are kept in other types, or by other ops, than here."""
+
+
+def source_of(name: str) -> Source:
+    def inputs(batch: int, _seq: int) -> tuple[tuple[object, ...], dict[str, object]]:
+        with unset_fake_temporarily():
+            example = NETWORKS[name]()[1]
+        fed = _fresh(example, batch)
+        return (fed if isinstance(fed, tuple) else (fed,)), {}
+
+    return Source(name=name, reference=name, build=lambda: NETWORKS[name]()[0], inputs=inputs)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.filterwarnings("ignore")
+def test_a_network_by_hand(name: str) -> None:
+    source = source_of(name)
+    torch.manual_seed(0)
+    graph = trace_source(source, batch=BATCH)
+    unknown = {op.attrs["fn"] for op in graph.ops if op.kind == "unknown"}
+    assert unknown - SPECIAL.keys() == set()
+    looked = any("random data" in note for note in graph.notes)
+    assert looked == (name in LOOK_AT_VALUES)
+    assert graph.fixed == (("batch",) if name == "experts_by_mask" else ())
+    torch.manual_seed(0)
+    real = measure(source, BATCH, 0, torch.float32, real=True)
+    ours = figures(graph, BATCH, 0, "fp32")
+    forward, backward = UNCOUNTED.get(name, (0, 0))
+    assert ours.forward_flops == real.forward_flops + forward
+    if backward is not None:
+        assert ours.backward_flops == real.backward_flops + backward
+    masks = sum(
+        3 * graph_elements(graph, op.inputs[0]) for op in graph.ops if op.kind == "dropout"
+    )  # a CPU keeps a float of 4 bytes where a GPU keeps a byte
+    if name not in KEPT and "cell" not in name and name != "speech":
+        assert ours.kept_bytes + masks == pytest.approx(real.kept_bytes, rel=0.06, abs=16)
+
+
+def graph_elements(graph: object, name: str) -> int:
+    from traincast.graph import Graph, elements
+
+    assert isinstance(graph, Graph)
+    return elements(graph.tensors[name].shape, BATCH, 0)
+
+
+@pytest.mark.parametrize(("name", "gates"), [("lstm_cell", 4), ("gru_cell", 3)])
+def test_a_cell_is_two_products_and_one_kernel(name: str, gates: int) -> None:
+    """As on a GPU: the gates of 16 units in one kernel each way, biases' gradients as sums."""
+    graph = trace_source(source_of(name))
+    assert [op.kind for op in graph.ops if op.layer == "cell"][-3:] == ["linear"] * 2 + ["unknown"]
+    ours = figures(graph, BATCH, 0, "fp32")
+    assert ours.backward_ops[f"_thnn_fused_{name}_backward"] == 3
+    # Products with both weights at 3 positions, and the layer of 16 to 4.
+    assert ours.forward_flops == BATCH * 2 * (3 * gates * 16 * (8 + 16) + 16 * 4)
+
+
+def test_what_is_computed_without_a_gradient_has_none() -> None:
+    ours = figures(trace_source(source_of("teacher")), BATCH, 0, "fp32")
+    layer = BATCH * 2 * 16 * 8
+    assert (ours.forward_flops, ours.backward_flops) == (2 * layer, layer)
