@@ -252,3 +252,27 @@ def deformed() -> Any:
         return net.out(F.pad(padded, (1, 1, 1, 1), "circular") * 1.0)
 
     return Of(run, shift=nn.Conv2d(3, 1, 1), out=nn.Conv2d(3, 4, 3)), images()
+
+
+@network
+def gradient_penalty() -> Any:
+    def run(net: Any, x: Any) -> Any:
+        x = x.requires_grad_()
+        y = net.critic(x)
+        (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return y.mean() + 10 * (slope.flatten(1).norm(dim=1) - 1).pow(2).mean()
+
+    critic = nn.Sequential(nn.Conv2d(3, 4, 3), nn.LeakyReLU(0.2), nn.Flatten(), nn.Linear(784, 1))
+    return Of(run, critic=critic), images()
+
+
+@network
+def odds_and_ends() -> Any:
+    def run(net: Any, x: Any) -> Any:
+        y = net.first(x)
+        line = F.pad(y.flatten(2), (1, 1), "replicate")
+        y = y + torch.diag_embed(line.mean(-1)).sum((1, 2), keepdim=True)[..., None]
+        y = F.dropout2d(F.fractional_max_pool2d(y, 2, output_size=4), 0.1)
+        return net.out(y.flatten(1).index_fill(1, torch.tensor([0]), 0.0))
+
+    return Of(run, first=nn.Conv2d(3, 4, 1), out=nn.Linear(64, 3)), images()

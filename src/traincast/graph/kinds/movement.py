@@ -61,6 +61,8 @@ _COPY_BACKWARD = {
     "copy_": (),
     "slice_scatter": ("slice_scatter",),
     "stack": (),
+    "index_fill": ("index_fill",),
+    "diag_embed": (),
     "pixel_shuffle": ("pixel_unshuffle",),
     "pixel_unshuffle": ("pixel_shuffle",),
 }
@@ -88,7 +90,8 @@ def _copy(c: Case) -> Costs:
         Kernel(name, "copy", 0, per * y.n, y.size, x.size, each=y.each)
         for name in _COPY_BACKWARD.get(fn, (f"{fn}_backward",))
     )
-    return Costs((forward,), back)
+    mirrors = fn.startswith(("reflection_pad", "replication_pad"))
+    return Costs((forward,), back, (), (0,) if mirrors else ())
 
 
 register(

@@ -69,6 +69,7 @@ RULES: dict[str, Rule] = {
     "hardshrink": Rule(1, "i", ("hardshrink_backward",)),
     "softshrink": Rule(1, "i", ("softshrink_backward",)),
     "rrelu_with_noise": Rule(10, "i", ("rrelu_with_noise_backward",)),
+    "linalg_cross": Rule(5, "i", ("linalg_cross",)),
     "triu": Rule(1, "-", ("triu",)),
     "tril": Rule(1, "-", ("tril",)),
 }

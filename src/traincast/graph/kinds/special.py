@@ -175,6 +175,39 @@ def _weight_norm(c: Case) -> Costs:
     return Costs((forward,), (), (back,), (0, 1, ~1) if len(c.outs) > 1 else (0, 1))
 
 
+@rule("convolution_backward")
+def _conv_gradient(c: Case) -> Costs:
+    """A convolution's gradients within a forward pass, as a gradient penalty takes them.
+
+    Each costs as much as the convolution, and so does each of their own gradients: that of the
+    data is a convolution of the output's gradient with the weight, and has both as factors.
+    """
+    grad, x, w = c.ins[:3]
+    groups = int(c.number("groups", 1))
+    dense = x if c.attrs.get("transposed") else grad
+    sites = dense.n / max(dense.shape[1], 1)
+    window = math.prod(w.shape[2:])
+    inputs, outputs = x.shape[1] / groups, grad.shape[1] / groups
+    flops = 2 * sites * window * inputs * outputs * groups
+
+    def conv(name: str, rows: float, read: float, write: float) -> Kernel:
+        dims = (rows, inputs, outputs * window, groups)
+        return Kernel(name, "conv", flops, 0, read, write, dims, each=x.each)
+
+    data, weight = c.shape_attr("wanted")[:2]
+    places = x.n / max(x.shape[1], 1)
+    both = (".data", ".weight")
+    forward: list[Kernel] = []
+    if data:
+        forward += [conv(f"convolution_backward{both[0]}", places, grad.size + w.size, x.size)]
+    if weight:
+        forward += [conv(f"convolution_backward{both[1]}", places, grad.size + x.size, w.size)]
+    back = [k._replace(name=f"convolution_backward{both[1]}") for k in forward if w.grad]
+    again = [k._replace(name="convolution") for k in forward if grad.grad]
+    saved = (0, 2) if back or again else ()
+    return Costs(tuple(forward), tuple(again), tuple(back), saved)
+
+
 def _by_name(c: Case) -> Costs:
     """Follow the op's rule. Without one it is bounded by reading and writing everything once.
 

@@ -33,6 +33,9 @@ COPIES = {
     "repeat": "repeat", "cumsum": "cumsum", "im2col": "im2col",
     "col2im": "col2im", "copy_": "copy_", "copy": "copy_", "slice_scatter": "slice_scatter",
     "reflection_pad1d": "reflection_pad1d", "reflection_pad2d": "reflection_pad2d",
+    "replication_pad1d": "replication_pad1d", "replication_pad3d": "replication_pad3d",
+    "reflection_pad3d": "reflection_pad3d", "diag_embed": "diag_embed", "block_diag": "block_diag",
+    "index_fill": "index_fill", "index_fill_": "index_fill",
     "replication_pad2d": "replication_pad2d", "contiguous": "clone", "tile": "repeat",
     "pixel_shuffle": "pixel_shuffle", "pixel_unshuffle": "pixel_unshuffle",
     "repeat_interleave": "repeat", "select_scatter": "select_scatter", "rot90": "flip",
@@ -80,13 +83,14 @@ FILLS = frozenset(
         "eye", "normal", "uniform", "randperm", "tril_indices", "triu_indices", "logspace",
         "fill_", "zero_", "fill", "bernoulli_", "normal_", "uniform_", "exponential_", "random_",
         "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided",
-        "_efficientzerotensor",
+        "_efficientzerotensor", "hann_window", "hamming_window", "blackman_window",
+        "bartlett_window", "kaiser_window",
     }
 )  # fmt: skip
 CONSTANTS = frozenset(
     {"scalar_tensor", "lift_fresh_copy", "lift", "_assert_async", "_assert_scalar"}
 )
-SORTS = frozenset({"topk", "sort", "argsort", "kthvalue", "msort"})
+SORTS = frozenset({"topk", "sort", "argsort", "kthvalue", "msort", "multinomial", "_unique2"})
 
 
 def record(rec: Recorder, func: Any, args: Any, kwargs: dict[str, Any], outs: Tensors) -> None:
@@ -130,8 +134,12 @@ def record(rec: Recorder, func: Any, args: Any, kwargs: dict[str, Any], outs: Te
 
 
 def _is_pointwise(func: Any, ins: Tensors, outs: Tensors) -> bool:
-    """Tell whether PyTorch says that an op without a rule works element by element."""
-    if torch.Tag.pointwise not in func.tags or len(outs) != 1 or not ins:
+    """Tell whether PyTorch says that an op without a rule works element by element.
+
+    So does the gradient of an activation, where a network asks for one (a gradient penalty).
+    """
+    gradient = func.overloadpacket.__name__.endswith("_backward")
+    if len(outs) != 1 or not ins or not (gradient or torch.Tag.pointwise in func.tags):
         return False
     try:
         return bool(torch.broadcast_shapes(*(t.shape for t in ins)) == outs[0].shape)
@@ -248,6 +256,14 @@ def _conv(rec: Recorder, name: str, args: Any, kwargs: dict[str, Any], outs: Ten
     rec.add("conv", [x, weight, *([bias] if bias is not None else [])], outs, attrs)
 
 
+def _conv_backward(
+    rec: Recorder, name: str, args: Any, kwargs: dict[str, Any], outs: Tensors
+) -> None:
+    attrs: dict[str, Attr] = {"fn": name, "groups": int(args[9]), "transposed": bool(args[7])}
+    attrs["wanted"] = tuple(int(v) for v in args[10])
+    rec.add("unknown", list(args[:3]), outs, attrs, name)
+
+
 def _batch_norm(rec: Recorder, name: str, args: Any, kwargs: dict[str, Any], outs: Tensors) -> None:
     rec.add("batch_norm", [t for t in args[:3] if is_tensor(t)], outs[:1])
 
@@ -321,6 +337,7 @@ FORMS: dict[str, Form] = {
     **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _fft),
     "_grouped_mm": _grouped,
     **dict.fromkeys(("convolution", "_convolution"), _conv),
+    "convolution_backward": _conv_backward,
     **dict.fromkeys(
         (
             "native_batch_norm",
@@ -350,6 +367,8 @@ FORMS: dict[str, Form] = {
             "adaptive_max_pool2d",
             "adaptive_max_pool3d",
             "adaptive_avg_pool2d",
+            "fractional_max_pool2d",
+            "fractional_max_pool3d",
         ),
         _pool,
     ),
