@@ -1,11 +1,12 @@
 """Measure real training steps of many networks on this machine, as a table that accuracy.py reads.
 
-    python benchmarks/measure_steps.py OUT.csv [--suite first|second|third] [--minutes 8]
+    python benchmarks/measure_steps.py OUT.csv [--suite first|second|third|…] [--minutes 8]
 
 Needs torch, torchvision and transformers; traincast itself is taken from src/. Each row is measured
 as `traincast measure` does it, in an order that has some of every network early. The second suite
 has other networks, ten of them written by hand; the third has further ones, fourteen written by
-hand, and the first's again at other sizes, with their forward passes alone.
+hand, and the first's again at other sizes, with their forward passes alone. `unseen` and `fresh`
+are networks by hand alone.
 """
 
 from __future__ import annotations
@@ -100,6 +101,12 @@ UNSEEN = (
     ("field", 1024), ("sharpen", 16), ("experts", 32), ("graphs", 16), ("waves", 8),
     ("squeeze", 64), ("steps", 256), ("linear", 32), ("taste", 8192),
 )  # fmt: skip
+FRESH = (
+    ("small_images", 256), ("characters", 32), ("variational", 128), ("tagger", 64),
+    ("points", 32), ("scan", 4), ("adverts", 2048), ("mixture", 16), ("speech", 16),
+    ("atrous", 8), ("patches", 64),
+)  # fmt: skip
+HERE = Path(__file__).resolve().parent / "data/h200"
 
 
 def _row(model: str, batch: int, precision: str, **more: object) -> dict[str, str]:
@@ -180,7 +187,19 @@ def third_suite() -> list[dict[str, str]]:
     return found
 
 
+def by_hand_suite(file: str, networks: tuple[tuple[str, int], ...]) -> list[dict[str, str]]:
+    """Return three ways of training each network: small and large, in all precisions."""
+    ways = (("amp_bf16", 4), ("tf32", 1), ("fp32", 2), ("tf32", 4), ("amp_bf16", 1))
+    return [
+        _row(f"{file}.py:{name}", batch * ways[(place + turn) % 5][1],
+             ways[(place + turn) % 5][0], optimizer="adamw")
+        for turn in (0, 1, 2) for place, (name, batch) in enumerate(networks)
+    ]  # fmt: skip
+
+
 SUITES = {
+    "unseen": (lambda: by_hand_suite("unseen", UNSEEN), {}),
+    "fresh": (lambda: by_hand_suite("fresh", FRESH), {}),
     "first": (first_suite, TEXT), "second": (second_suite, SECOND_TEXT),
     "third": (third_suite, {**TEXT, **THIRD_TEXT}),
 }  # fmt: skip
@@ -205,7 +224,8 @@ def main() -> None:
                 print("out of time")
                 break
             try:
-                found = measure(workload_of(case, unit=None, root=options.out.parent))
+                root = HERE if ".py:" in case["model"] else options.out.parent
+                found = measure(workload_of(case, unit=None, root=root))
             except TraincastError as problem:
                 print("left out:", case["model"], problem, flush=True)
                 continue

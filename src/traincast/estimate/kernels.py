@@ -40,6 +40,9 @@ class Kernels(NamedTuple):
     """1 where an image has its channels last, else 0."""
     space: Floats
     """Positions of one sample's image; 0 elsewhere."""
+    axes: Floats
+    """Axes that a window moves along."""
+    dilation: Floats
     names: tuple[str, ...]
     extra: Floats
     """For each class: bytes kept for backward beside tensors."""
@@ -48,7 +51,7 @@ class Kernels(NamedTuple):
 
 FAMILIES = (
     "gemm", "conv", "attention", "rnn", "pointwise", "reduction", "norm", "softmax", "pool",
-    "copy", "gather", "fill", "sort", "interpolate", "unknown",
+    "copy", "gather", "fill", "sort", "interpolate", "unknown", "concat",
 )  # fmt: skip
 _FAMILY = {name: i for i, name in enumerate(FAMILIES)}
 _EMPTY: Floats = np.zeros(0)
@@ -60,14 +63,16 @@ def kernel_table(
     """Return kernels, each with its class and phase, as columns."""
     flat = [
         (index, phase, _FAMILY[k.family], k.flops, k.ops, k.read, k.write, *k.dims,
-         k.launches, k.done, k.fast, k.each, *k.window, k.stride, k.nhwc, k.space)
+         k.launches, k.done, k.fast, k.each, *k.window, k.stride, k.nhwc, k.space, k.axes,
+         k.dilation)
         for index, phase, k in rows
     ]  # fmt: skip
-    table = np.array(flat, dtype=np.float64).reshape(len(rows), 20)
+    table = np.array(flat, dtype=np.float64).reshape(len(rows), 22)
     whole = table[:, :3].astype(np.int64)
     names = tuple(k.name for _, _, k in rows)
     return Kernels(
         whole[:, 0], whole[:, 1], whole[:, 2], table[:, 3], table[:, 4], table[:, 5], table[:, 6],
         table[:, 7:11], table[:, 11], table[:, 12], table[:, 13], table[:, 14],
-        table[:, 15:17], table[:, 17], table[:, 18], table[:, 19], names, extra, workspace,
+        table[:, 15:17], table[:, 17], table[:, 18], table[:, 19], table[:, 20], table[:, 21],
+        names, extra, workspace,
     )  # fmt: skip

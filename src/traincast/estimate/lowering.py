@@ -197,6 +197,20 @@ def _mean_backward(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
     return _zeros(y.size, y.each), _copy("clone", y), divided
 
 
+def _cat(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    """Tensors that do not lie in the order of the whole are joined value by value."""
+    name = "cat.strided" if case.attrs.get("apart") else kernel.name
+    return (kernel._replace(name=name, nhwc=bool(case.attrs.get("nhwc"))),)
+
+
+def _summed_into(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    """Forward into a copy of the table unless in place, backward into zeros."""
+    table = case.ins[0]
+    if case.attrs.get("fn") != kernel.name:
+        return _zeros(table.size, table.each), kernel
+    return (kernel,) if case.attrs.get("inplace") else (_copy("clone", table), kernel)
+
+
 def _rnn(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
     """One call of cuDNN for all layers and positions; of its two gradients, one for both."""
     if kernel.name == "rnn_backward.weight":
@@ -225,6 +239,9 @@ RULES: dict[str, Rule] = {
     "embedding_dense_backward": _embedding_backward,
     "masked_fill": _masked_fill,
     "div": _mean_backward,
+    "cat": _cat,
+    "scatter_add": _summed_into,
+    "index_add": _summed_into,
     "rnn": _rnn,
     "rnn_backward.data": _rnn,
     "rnn_backward.weight": _rnn,

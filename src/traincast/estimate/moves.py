@@ -34,9 +34,9 @@ class Found(NamedTuple):
     """What else changes: `turned` and `turned_back`, those of the copies forward and backward whose
     innermost axis becomes another one, `nhwc` where an image has its channels last, `strided` where
     a linear layer's input does not fold into rows, `streaming` where a clone keeps the order,
-    `free` where it has nothing to do, `forms` of an elementwise op forward and for each input's
-    gradient:
-    `strided` where operands lie in several orders or are broadcast, `mixed` where types differ."""
+    `free` where it has nothing to do, `apart` where tensors to be joined are parts of others,
+    `forms` of an elementwise op forward and for each gradient of an input: `strided` where operands
+    lie in several orders or are broadcast, `mixed` where types differ."""
 
 
 class Orders(NamedTuple):
@@ -231,7 +231,12 @@ class _Follower:
         return self.types[op.inputs[0]] != "float32"
 
     def _concat(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
-        return [image(outs[0], all(x.prefers_channels_last for x in ins))]
+        last = all(x.prefers_channels_last for x in ins)
+        if last:
+            self.attrs[i]["nhwc"] = True
+        if not all(x.channels_last if last else x.contiguous for x in ins):
+            self.attrs[i]["apart"] = True
+        return [image(outs[0], last)]
 
     def _reduce(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
         x = ins[0]

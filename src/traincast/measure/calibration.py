@@ -29,7 +29,7 @@ _MATRIX = ("gemm", "conv", "attention", "rnn")
 _LEAST = 6
 """Rows that a model of its own takes; fewer only count for their family's."""
 _LEAST_OF_A_WINDOW = 60
-_MOST = {"conv": 500, "gemm": 500, "attention": 200}
+_MOST = {"conv": 500, "gemm": 1000, "attention": 300, "reduction": 300}
 _MOST_OTHERS = 120
 """Shapes that a model keeps: enough for real networks, few enough for a small file."""
 
@@ -191,8 +191,9 @@ def samples_of(rows: Iterable[Row]) -> Iterable[Sample]:
         window = kernel.window if kernel.stride == 1 else ()
         depth = _depth(phase, kernel)
         species = species_of(
-            kernel.name, kernel.family, phase, kernel.dims, kernel.each, depth, window
-        )
+            kernel.name, kernel.family, phase, kernel.dims, kernel.each, depth, window,
+            kernel.axes, kernel.dilation,
+        )  # fmt: skip
         dtype = str(row["dtype"])
         if kernel.family not in _MATRIX and dtype == "tf32":
             dtype = "fp32"

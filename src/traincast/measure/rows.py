@@ -50,23 +50,33 @@ def _conv(row: Row) -> tuple[int, Kernel]:
     )
     form = str(row["form"])
     transposed, axes = form.startswith("t_"), int(row.get("axes", 2))
-    kernel = (int(row["kernel"]), int(row.get("kernel_w", row["kernel"])))[:axes]
-    pads = tuple(int(row.get("padding", k // 2)) for k in kernel)
+    kernel = (*(int(row["kernel"]),) * (axes - 1), int(row.get("kernel_w", row["kernel"])))
+    sides, gap = _sides(row, axes), int(row.get("dilation", 1))
+    pads = tuple(int(row.get("padding", gap * (k // 2))) for k in kernel)
     if "padding_w" in row:
         pads = (pads[0], int(row["padding_w"]))
     if transposed:
         out = ((size - 1) * stride - 2 * pads[0] + kernel[0],) * axes
         weight = (cin, cout // g, *kernel)
     else:
-        out = tuple((size + 2 * p - k) // stride + 1 for p, k in zip(pads, kernel, strict=True))
+        out = tuple(
+            (side + 2 * p - gap * (k - 1) - 1) // stride + 1
+            for side, p, k in zip(sides, pads, kernel, strict=True)
+        )
         weight = (cout, cin // g, *kernel)
     attrs: dict[str, Attr] = {
-        "stride": (stride,) * axes, "padding": pads, "dilation": (1,) * axes, "groups": g,
+        "stride": (stride,) * axes, "padding": pads, "dilation": (gap,) * axes, "groups": g,
         "transposed": transposed,
     }  # fmt: skip
-    ins = [_arg((n, cin, *(size,) * axes), e), _arg(weight, e, role="parameter")]
+    ins = [_arg((n, cin, *sides), e), _arg(weight, e, role="parameter")]
     phase = ("forward", "data", "weight").index(form.removeprefix("t_"))
     return phase, _op("conv", attrs, ins, [_arg((n, cout, *out), e)], phase)
+
+
+def _sides(row: Row, axes: int) -> tuple[int, ...]:
+    """Return the sides of an image; of volumes the depth is first."""
+    size = int(row["size"])
+    return (int(row.get("depth", size)), *(size,) * (axes - 1))
 
 
 def _attention(row: Row) -> tuple[int, Kernel]:
@@ -108,8 +118,7 @@ def _pointwise(fn: str, inputs: int, phase: int, row: Row, **attrs: Attr) -> tup
 def _shape(row: Row) -> tuple[int, ...]:
     if "rows" in row:
         return (int(row["rows"]), int(row["columns"]))
-    size = int(row["size"])
-    return (int(row["n"]), int(row["c"]), size, size)
+    return (int(row["n"]), int(row["c"]), *_sides(row, int(row.get("axes", 2))))
 
 
 def _moved(name: str, family: str, read: float, write: float) -> Callable[[Row], Any]:
@@ -152,9 +161,11 @@ def _reduced(name: str) -> Callable[[Row], Any]:
     def make(row: Row) -> tuple[int, Kernel]:
         e = _EACH[row["dtype"]]
         shape = _shape(row)
-        n = _arg(shape, e).n
+        n, inner = _arg(shape, e).n, 0
         groups = {"sum_all": 1, "mean_space": shape[0] * shape[1]}.get(row["op"], shape[0])
-        dims = (groups, n / groups, 0, 0)
+        if str(row["op"]).endswith("_middle"):
+            groups, inner = n // int(row["inner"]), shape[1]
+        dims = (groups, n / groups, inner, 0)
         return 0, Kernel(name, "reduction", 0, n, n * e, groups * e, dims, each=e)
 
     return make
@@ -210,14 +221,17 @@ def _embedding(phase: int) -> Callable[[Row], Any]:
 def _pool(op: str, window: int, stride: int, pad: int, phase: int) -> Callable[[Row], Any]:
     def make(row: Row) -> tuple[int, Kernel]:
         e = _EACH[row["dtype"]]
-        n, c, size, _ = _shape(row)
-        out = (size + 2 * pad - window) // stride + 1
-        shape = (n, c, out, out)
+        n, c, *sides = _shape(row)
+        shape = (n, c, *((side + 2 * pad - window) // stride + 1 for side in sides))
         outs = [_arg(shape, e)] + ([_arg(shape, 8, grad=False)] if op == "max" else [])
+        axes = len(sides)
         attrs: dict[str, Attr] = {
-            "op": op, "kernel": (window, window), "stride": (stride, stride), "padding": (pad, pad)
+            "op": op, "kernel": (window,) * axes, "stride": (stride,) * axes,
+            "padding": (pad,) * axes,
         }  # fmt: skip
-        return phase, _op("pool", attrs, [_arg((n, c, size, size), e)], outs, phase)
+        if axes == 3:
+            attrs["aten"] = "max_pool3d_with_indices" if op == "max" else "avg_pool3d"
+        return phase, _op("pool", attrs, [_arg((n, c, *sides), e)], outs, phase)
 
     return make
 
@@ -232,7 +246,7 @@ def _summed_space(row: Row) -> tuple[int, Kernel]:
 def _scaled_and_shifted(row: Row) -> tuple[int, Kernel]:
     e, shape = _EACH[row["dtype"]], _shape(row)
     n, c = _arg(shape, e).n, shape[1]
-    name, dims, space = "native_batch_norm.infer", (c, n / c, 0, 0), shape[2] * shape[3]
+    name, dims, space = "native_batch_norm.infer", (c, n / c, 0, 0), n / c / shape[0]
     return 0, Kernel(name, "norm", 0, 2 * n, n * e, n * e, dims, each=e, space=space)
 
 
@@ -251,6 +265,35 @@ def _mixed(name: str, row: Row) -> tuple[int, Kernel]:
     return 0, Kernel(name, "pointwise", 0, n, 6 * n, 4 * n, each=_EACH[row["dtype"]])
 
 
+def _apart(row: Row) -> tuple[int, Kernel]:
+    """Return a concatenation of parts of larger matrices."""
+    phase, kernel = _joined(1)(row)
+    return phase, kernel._replace(name="cat.strided", dims=(2, kernel.dims[1] / 2, 0, 0))
+
+
+def _gated(phase: int) -> Callable[[Row], Any]:
+    def make(row: Row) -> tuple[int, Kernel]:
+        e, (rows, columns) = _EACH[row["dtype"]], _shape(row)
+        whole, half = rows * (columns // 2 * 2) * e, rows * (columns // 2) * e
+        name, read, write = (
+            ("glu", whole, half) if phase == 0 else ("glu_backward", whole + half, whole)
+        )
+        return phase, Kernel(name, "pointwise", 0, half / e, read, write, each=e)
+
+    return make
+
+
+def _by_index(row: Row) -> tuple[int, Kernel]:
+    """Return reads of a table's rows, or sums into them."""
+    e, op = _EACH[row["dtype"]], str(row["op"])
+    rows, width, columns = (int(row[k]) for k in ("rows", "width", "columns"))
+    table, values = _arg((columns, width), e), _arg((rows, width), e)
+    index = _arg((rows, width) if op in ("gather", "scatter_add") else (rows,), 8, grad=False)
+    ins = [table, index] + ([values] if op in ("scatter_add", "index_add", "index_put") else [])
+    outs = [table] if len(ins) > 2 else [values]
+    return 0, _op("gather", {"fn": op}, ins, outs, 0)
+
+
 def _fns(inputs: int, phase: int, *names: str, suffix: str = "") -> dict[str, Callable[[Row], Any]]:
     def maker(fn: str) -> Callable[[Row], Any]:
         return lambda row: _pointwise(fn, inputs, phase, row)
@@ -261,8 +304,9 @@ def _fns(inputs: int, phase: int, *names: str, suffix: str = "") -> dict[str, Ca
 _ACTIVATIONS = ("gelu", "silu", "sigmoid", "tanh", "hardswish", "hardtanh", "leaky_relu",
                 "hardsigmoid", "elu", "mish", "softplus")  # fmt: skip
 VECTOR: dict[str, Callable[[Row], Any]] = {
-    **_fns(2, 0, "add", "mul", "sub", "div"),
-    **_fns(1, 0, "relu", "pow", "exp", "cos", "rsqrt", *_ACTIVATIONS),
+    **_fns(2, 0, "add", "mul", "sub", "div", "maximum"),
+    **_fns(1, 0, "relu", "pow", "exp", "cos", "rsqrt", "log", "sqrt", "sin", "abs", "neg", "clamp",
+           "log_sigmoid", *_ACTIVATIONS),
     **_fns(1, 1, *_ACTIVATIONS, suffix="_backward"),
     "threshold_backward": lambda row: _pointwise("relu", 1, 1, row),
     "add_scalar": _moved("add", "pointwise", 1, 1),
@@ -311,6 +355,19 @@ VECTOR: dict[str, Callable[[Row], Any]] = {
     "fill": _moved("zeros", "fill", 0, 1),
     "clone": _moved("clone", "copy", 1, 1),
     "cat": _joined(2),
+    "cat_strided": _apart,
+    "glu": _gated(0),
+    "glu_backward": _gated(1),
+    "masked_fill": _moved("masked_fill", "pointwise", 1.25, 1),
+    "sum_last": _reduced("sum"),
+    "sum_middle": _reduced("sum"),
+    "mean_middle": _reduced("mean"),
+    "amax_last": _reduced("amax"),
+    "logsumexp_last": _reduced("logsumexp"),
+    "max_pool3d": _pool("max", 2, 2, 0, 0),
+    "max_pool3d_backward": _pool("max", 2, 2, 0, 1),
+    "avg_pool3d": _pool("avg", 2, 2, 0, 0),
+    "avg_pool3d_backward": _pool("avg", 2, 2, 0, 1),
     "cast": _cast,
     "dropout": lambda row: (
         0, _op("dropout", {"p": 0.1}, [_x(row)], [_x(row)], 0)
@@ -352,6 +409,7 @@ _FAMILIES: dict[str, Callable[[Row], Any]] = {
     "conv": _conv,
     "attention": _attention,
     "rnn": _rnn,
+    "index": _by_index,
 }
 
 

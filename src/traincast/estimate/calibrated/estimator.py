@@ -83,7 +83,8 @@ def group_of(key: str, family: str) -> str:
     """Return the group that a kernel belongs to, by its key and family."""
     if family == "conv":
         return _CONVOLUTIONS.get(key.partition(".")[0], "convolution")
-    return {"gemm": "matrix", "rnn": "matrix"}.get(family, family if family in GROUPS else "vector")
+    named = {"gemm": "matrix", "rnn": "matrix", "concat": "copy"}
+    return named.get(family, family if family in GROUPS else "vector")
 
 
 def groups_of(key: str, family: str, depth: float = 0.0) -> tuple[str, ...]:

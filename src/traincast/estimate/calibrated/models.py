@@ -195,7 +195,7 @@ def fit_residual(
     scaled = features / scales
     off = _left_out(scaled[tried], rest[tried], amplitude, noise)
     error = float(np.sqrt(np.mean(off**2)))
-    kept = _spread_out(scaled, most)
+    kept = _spread_out(scaled, most, rest_of=_COVERED if noise <= _EVEN else 0.0)
     apart = _apart(scaled, scaled[kept])
     shared = amplitude**2 * _matern(apart) + noise**2 * _near(apart)
     # Weights w that make Σ ((rest - shared·w) / σ)² + wᵀ·own·w least: shapes that are kept are met
@@ -218,15 +218,26 @@ _REACH = 0.08
 """ρ: how far a whim reaches, as a part of the distances over which shapes are alike."""
 
 
-def _spread_out(scaled: Floats, most: int) -> Ints:
-    """Return which shapes to keep: each the least alike to those before it (pivoted Cholesky)."""
+_COVERED, _EVEN = 0.02, 0.06
+"""Shapes are kept until those left out vary by no more than so much of the variance; only where
+little is left at the very shapes (`noise`), since that is lost with them."""
+
+
+def _spread_out(scaled: Floats, most: int, rest_of: float = 0.0) -> Ints:
+    """Return which shapes to keep: each the least alike to those before it (pivoted Cholesky).
+
+    Not more than `most`, and none once what they leave of any other's variance is below `rest_of`.
+    """
     count = len(scaled)
-    if count <= most:
+    if count <= most and not rest_of:
         return np.arange(count)
+    most = min(most, count)
     left, rows = np.ones(count), np.zeros((most, count))
     chosen = np.zeros(most, dtype=np.int64)
     for i in range(most):
         pick = int(left.argmax())
+        if left[pick] < rest_of:
+            return chosen[:i]
         row = _matern(_apart(scaled[pick : pick + 1], scaled))[0] - rows[:i, pick] @ rows[:i]
         rows[i] = row / np.sqrt(max(left[pick], 1e-9))
         left = np.maximum(left - rows[i] ** 2, 0.0)

@@ -108,10 +108,16 @@ def profile_to_json(profile: Profile) -> str:
             "scale": host.scale,
         },
         "updates": {k: [short(v) for v in u] for k, u in sorted(profile.updates.items())},
-        "models": {key: _model_form(profile.models[key]) for key in sorted(profile.models)},
         "shapes": _shapes_form([profile.models[key].residual for key in sorted(profile.models)]),
+        "models": {},
     }
-    return json.dumps(body, indent=1) + "\n"
+    forms = {key: _model_form(profile.models[key]) for key in sorted(profile.models)}
+    lines = ",\n".join(
+        f"  {json.dumps(key)}: {json.dumps(form, separators=(',', ':'))}"
+        for key, form in forms.items()
+    )
+    text = json.dumps(body, indent=1)
+    return text.replace('"models": {}', f'"models": {{\n{lines}\n }}') + "\n"
 
 
 def _packed(raw: bytes) -> str:

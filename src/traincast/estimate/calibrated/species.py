@@ -36,6 +36,7 @@ def type_of(each: float, precision: Precision, matrix: bool) -> str:
 
 
 _SIZES: Mapping[tuple[float, ...], str] = {(1, 1): "1", (3, 3): "3"}
+_SPACES = {0: "conv", 1: "lineconv", 2: "conv", 3: "volumeconv"}
 
 
 def species_of(
@@ -46,10 +47,13 @@ def species_of(
     each: float,
     depth_of_group: float,
     window: Iterable[float],
+    axes: float = 2,
+    dilation: float = 1,
 ) -> str:
     """Return the species; `each` is bytes of an element.
 
-    The last two are cin/g of a convolution and its window, its stride being 1 (else empty).
+    The last four are cin/g of a convolution, its window if its stride is 1 (else empty), the axes
+    that it moves along and the distance of its values.
     """
     groups = dims[3]
     if family == "gemm":
@@ -59,8 +63,13 @@ def species_of(
         return f"gemm.batched{odd}" if groups > 1 else f"gemm.{PHASES[phase]}{odd}"
     if family == "conv":
         kind = "conv" if groups <= 1 else "dwconv" if depth_of_group <= 1 else "gconv"
-        # Libraries have algorithms of their own for the two most common windows.
-        size = _SIZES.get(tuple(window), "") if kind == "conv" else ""
+        # Libraries have algorithms of their own for the two most common windows, and lack them
+        # for sequences, for volumes and for windows with gaps.
+        size = ""
+        if kind == "conv":
+            size = _SIZES.get(tuple(window), "")
+            kind = "gapconv" if dilation > 1 else _SPACES[int(axes)]
+            size = size if kind == "conv" else ""
         return f"{kind}{size}.{PHASES[phase]}"
     if family in ("attention", "rnn"):
         return f"{family}.forward" if phase == 0 else f"{family}.backward"
@@ -102,7 +111,8 @@ def keys_of(
             dtype = "fp8"
         each, dims = float(kernels.each[i]), kernels.dims[i]
         window = kernels.window[i] if kernels.stride[i] == 1 else ()
-        species = species_of(name, family, phase, dims, each, float(gi[i]), window)
+        space = float(kernels.axes[i]), float(kernels.dilation[i])
+        species = species_of(name, family, phase, dims, each, float(gi[i]), window, *space)
         if not training and species.endswith("batch_norm"):
             # Rows without an image are scaled and shifted like any broadcast.
             species = f"{species}.infer" if kernels.space[i] else "mul.strided"
@@ -128,9 +138,62 @@ def work_of(kernels: Kernels, device: Device | None) -> tuple[Floats, Floats]:
     traffic = kernels.read + kernels.write
     if device is None:
         return kernels.flops * kernels.done, traffic
-    gemm = np.isin(kernels.family, [FAMILIES.index(f) for f in ("gemm", "conv", "rnn")])
-    flops = np.where(gemm, kernels.flops / fill(kernels.dims, device.units), kernels.flops)
-    return flops * kernels.done, traffic
+    flops = kernels.flops * kernels.done
+    images = np.isin(kernels.family, [FAMILIES.index(f) for f in ("conv", "rnn")])
+    flops[images] /= fill(kernels.dims[images], device.units)
+    products = kernels.family == FAMILIES.index("gemm")
+    flops[products] /= waves(kernels.dims[products], device.units)
+    attention = kernels.family == FAMILIES.index("attention")
+    flops[attention] /= attention_waves(kernels.dims[attention], device.units)
+    return flops, traffic
+
+
+def attention_waves(dims: Floats, units: int) -> Floats:
+    """Return what fused attention reaches by its tiles, in (0, 1]: whole blocks of 64 keys.
+
+    A tile has 128 or 64 queries of one head, the latter with less for each key that is loaded.
+    """
+    queries, keys, _, heads = np.maximum(dims.T, 1.0)
+    best: Floats = np.zeros(len(queries))
+    for length, reached in ((128.0, 1.0), (64.0, 0.9)):
+        tiles = np.ceil(queries / length) * heads
+        filled = queries * heads / (np.ceil(tiles / units) * units * length)
+        best = np.maximum(best, reached * filled)
+    return best * keys / (np.ceil(keys / 64.0) * 64.0)
+
+
+_TILES: Mapping[tuple[int, int], float] = {
+    (128, 256): 1.0, (256, 128): 1.0, (128, 192): 1.0, (192, 128): 1.0, (128, 128): 0.95,
+    (64, 256): 0.9, (256, 64): 0.9, (64, 128): 0.8, (128, 64): 0.8, (64, 64): 0.6,
+    (32, 128): 0.5, (128, 32): 0.5, (64, 32): 0.35, (32, 64): 0.35,
+}  # fmt: skip
+"""Tiles that libraries have, and what each reaches beside the largest: a multiprocessor loads
+rows + columns values for rows × columns products."""
+_SPLITS = (1, 2, 3, 4, 6, 8, 16)
+"""Parts that the depth of a product is split into, to have more tiles."""
+_SPLIT_COST, _FILLING, _SHALLOWEST = 0.9, 64.0, 128.0
+"""What a split product reaches beside a whole one; depth that filling the pipeline is worth;
+depth that is not split any further."""
+_SHAPED = np.array([
+    (rows, columns, split, reached * (1.0 if split == 1 else _SPLIT_COST))
+    for (rows, columns), reached in _TILES.items() for split in _SPLITS
+]).T[:, :, None]  # fmt: skip
+
+
+def waves(dims: Floats, units: int) -> Floats:
+    """Return what a product reaches by its tiles, in (0, 1]: the best of what libraries have.
+
+    A wave is one tile on every multiprocessor. The last wave takes as long as the others however
+    few tiles are left for it, and a tile at the edge as long as a whole one.
+    """
+    height, width, split, reached = _SHAPED
+    rows, columns, depth, batch = np.maximum(dims.T, 1.0)[:, None, :]
+    tiles = np.ceil(rows / height) * np.ceil(columns / width) * batch * split
+    filled = rows * columns * batch * split / (np.ceil(tiles / units) * units * height * width)
+    found = reached * filled * depth / (depth + _FILLING * split)
+    found[np.broadcast_to((split > 1) & (depth < _SHALLOWEST * split), found.shape)] = 0.0
+    best: Floats = found.max(axis=0)
+    return best
 
 
 _CONVOLUTIONS = {
@@ -139,6 +202,9 @@ _CONVOLUTIONS = {
     "conv1": ("conv", "conv3"),
     "conv3": ("conv", "conv1"),
     "conv": ("conv3", "conv1"),
+    "lineconv": ("conv", "conv3", "conv1"),
+    "volumeconv": ("conv", "conv3", "conv1"),
+    "gapconv": ("conv", "conv3", "conv1"),
 }
 """Which convolutions stand in for others, the most alike first."""
 
@@ -158,6 +224,8 @@ def fallbacks(key: str, family: str) -> Iterator[str]:
         names += [f"{kind}.{phase}" for kind in _CONVOLUTIONS[head]]
     if phase == "transpose":
         names.append("copy_.permute")
+    if head == "cat":
+        names.append(head)
     if phase in ("strided", "mixed"):
         names += [f"mul.{phase}", f"add.{phase}", head]
     if family == "gemm":
@@ -188,7 +256,8 @@ def features_of(family: str, kernels: Kernels, index: Ints, units: int) -> Float
         rows = np.choose(phase, (dims[:, 0], dims[:, 0], dims[:, 2]))
         go = np.choose(phase, (dims[:, 1], dims[:, 2] / area, dims[:, 0]))
         gi = np.choose(phase, (dims[:, 2] / area, dims[:, 1], dims[:, 1] / area))
-        columns = [rows, gi, go, dims[:, 3], window[:, 0], window[:, 1], kernels.stride[index]]
+        step = kernels.stride[index] / kernels.dilation[index]
+        columns = [rows, gi, go, dims[:, 3], window[:, 0], window[:, 1], step]
         logs = [np.log2(np.maximum(c, 1e-3)) for c in columns]
         space = kernels.space[index]
         logs.append(np.log2(np.maximum(space, 1.0)))
@@ -215,6 +284,8 @@ def features_of(family: str, kernels: Kernels, index: Ints, units: int) -> Float
         return np.column_stack([np.log2(traffic), np.log2(kernels.window[index].prod(axis=1))])
     if family in ("copy", "fill"):
         return np.column_stack([np.log2(traffic), np.log2(dims[:, 0])])
+    if family == "concat":
+        return _logs([traffic, dims[:, :2]])
     if family == "gather":
         return _logs([traffic, dims[:, :3]])
     return np.log2(traffic)[:, None]
@@ -239,7 +310,7 @@ def _aligned(length: Floats, most: int = 8) -> Floats:
     return result
 
 
-_TILES = ((128, 128), (128, 256), (256, 128), (64, 128), (128, 64), (64, 64), (64, 256))
+_WHOLE = ((128, 128), (128, 256), (256, 128), (64, 128), (128, 64), (64, 64), (64, 256))
 
 
 def tiled(dims: Floats, units: int) -> Floats:
@@ -249,7 +320,7 @@ def tiled(dims: Floats, units: int) -> Floats:
     """
     rows, columns, _, batch = np.maximum(dims.T, 1.0)
     best: Floats = np.zeros(len(rows))
-    for height, width in _TILES:
+    for height, width in _WHOLE:
         tiles = np.ceil(rows / height) * np.ceil(columns / width) * batch
         waves = np.ceil(tiles / units) * units * height * width
         best = np.maximum(best, rows * columns * batch / waves)
@@ -280,6 +351,7 @@ SCALES: Mapping[str, Floats] = {
     "reduction": np.array([2.0, 2.0, 3.0, 4.0, 4.0]),
     "pool": np.array([2.0, 1.5]),
     "copy": np.array([2.0, 1.5]),
+    "concat": np.array([2.0, 1.5, 1.5]),
     "fill": np.array([2.0, 2.0]),
     "gather": np.array([2.0, 2.0, 2.0, 3.0]),
 }

@@ -23,8 +23,8 @@ class Kernel(NamedTuple):
     name: str
     """aten op that runs it; a suffix after a dot tells parts of one aten op apart."""
     family: str
-    """gemm, conv, attention, rnn, pointwise, reduction, norm, softmax, pool, copy, gather, fill,
-    sort, interpolate or unknown: kernels of one family reach the hardware's limits alike."""
+    """gemm, conv, attention, rnn, pointwise, reduction, norm, softmax, pool, copy, concat, gather,
+    fill, sort, interpolate or unknown: kernels of one family reach the hardware's limits alike."""
     flops: float
     """Multiply-add work, as PyTorch's FlopCounterMode counts it; 0 for all but matrix families."""
     ops: float
@@ -44,7 +44,8 @@ class Kernel(NamedTuple):
     norm, softmax, reduction: rows, columns, inner, 0: `rows` results, each from `columns` values
     (batch norm: channels and n·h·w), which lie `inner` elements apart, 0 if side by side.
     pool: outputs, values of a window, 0, 0. gather: rows moved, their length, rows of the table.
-    copy: tensors that are joined, 0 where none are. fill: values that are set to something else.
+    concat: tensors that are joined, elements of the largest. fill: values that are set to
+    something else.
     """
     launches: float = 1
     """Number of launches that this entry stands for."""
@@ -64,6 +65,10 @@ class Kernel(NamedTuple):
     """Whether it works on images that have their channels last."""
     space: float = 0
     """Positions of one sample's image: of a convolution's output, of a norm's or pool's input."""
+    axes: int = 2
+    """Axes that a convolution's or pool's window moves along: 1 for sequences, 3 for volumes."""
+    dilation: int = 1
+    """Positions from one value of a convolution's window to the next."""
 
 
 class Arg(NamedTuple):

@@ -124,11 +124,12 @@ def _conv(c: Case) -> Costs:
     stride = 1 / step if transposed else step
 
     space = rows_out / max(y.shape[0], 1)
+    dilation = max(c.shape_attr("dilation"), default=1)
 
     def conv(name: str, dims: tuple[float, float, float], read: float, write: float) -> Kernel:
         return Kernel(
             name, "conv", flops, 0, read, write, (*dims, groups), 1, 1, fast, x.each, window,
-            stride, space=space,
+            stride, space=space, axes=len(w.shape) - 2, dilation=dilation,
         )  # fmt: skip
 
     bias = c.ins[2] if len(c.ins) > 2 else None

@@ -23,8 +23,8 @@ def _view(c: Case) -> Costs:
     out = total(c.outs)
     if fn in ("split", "unbind"):
         name = "cat" if fn == "split" else "stack"
-        dims = (len(c.outs), 0, 0, 0)
-        return Costs((), (Kernel(name, "copy", 0, 0, out, x.size, dims, each=x.each),))
+        dims = (len(c.outs), max(y.n for y in c.outs), 0, 0)
+        return Costs((), (Kernel(name, "concat", 0, 0, out, x.size, dims, each=x.each),))
     if fn == "expand":
         y = c.outs[0]
         if y.n == x.n:
@@ -109,8 +109,8 @@ register(
 def _concat(c: Case) -> Costs:
     """Backward is free, each input's gradient being a slice of the output's, but for a cast."""
     y = c.outs[0]
-    dims = (len(c.ins), 0, 0, 0)
-    forward = Kernel("cat", "copy", 0, 0, total(c.ins), y.size, dims, each=y.each)
+    dims = (len(c.ins), max(x.n for x in c.ins), 0, 0)
+    forward = Kernel("cat", "concat", 0, 0, total(c.ins), y.size, dims, each=y.each)
     back = [
         Kernel("_to_copy", "copy", 0, 0, x.n * y.each, x.size, each=y.each)
         for x in c.ins
@@ -179,19 +179,33 @@ _GATHER_BACKWARD = {
 }
 
 
+_WRITES = frozenset({"scatter", "scatter_add", "index_add", "index_put"})
+_ADDS = frozenset({"scatter_add", "index_add", "index_put"})
+
+
 def _gather(c: Case) -> Costs:
+    """Values by index, out of a table (read) or into one (written, or added to what is there).
+
+    Each value is read and written once; a sum also reads what it adds to. Backward, what was read
+    is added into zeros, and what was written is read again.
+    """
     fn = str(c.attrs["fn"])
     x, y = c.ins[0], c.outs[0]
-    writes_into = fn in ("scatter", "scatter_add", "index_add", "index_put")
-    read = total(c.ins[1:]) + (x.size if writes_into else y.size)
-    forward = Kernel(fn, "gather", 0, 0, read, y.size, each=x.each)
+    whole = [a for a in c.ins[1:] if not a.grad]
+    index = max((a.n for a in whole), default=1)
+    values = max((a.n for a in c.ins[2:]), default=index) if fn in _WRITES else y.n
+    width = max(values / max(index, 1), 1.0)
+    dims = (index, width, x.n / width, 0)
+
+    def moves(name: str) -> Kernel:
+        size = values * x.each
+        read = size + total(whole) + (size if name in _ADDS else 0)
+        return Kernel(name, "gather", 0, values, read, size, dims, each=x.each)
+
+    forward = moves(fn)
     if not any(a.grad for a in c.ins):
         return Costs((forward,))
-    moved = min(x.n, y.n) * x.each
-    back = tuple(
-        Kernel(name, "gather", 0, y.n, 2 * moved, x.size + moved, each=x.each)
-        for name in _GATHER_BACKWARD.get(fn, (f"{fn}_backward",))
-    )
+    back = tuple(moves(name) for name in _GATHER_BACKWARD.get(fn, (f"{fn}_backward",)))
     saved = tuple(i for i in range(1, len(c.ins)) if not c.ins[i].grad)
     return Costs((forward,), back, (), saved)
 

@@ -118,7 +118,8 @@ def record(rec: Recorder, func: Any, args: Any, kwargs: dict[str, Any], outs: Te
     elif name in REDUCTIONS and not (base in ("max", "min") and len(ins) == 2):
         rec.add("reduce", ins[:2], outs, {"fn": REDUCTIONS[name]})
     elif name in GATHERS:
-        rec.add("gather", ins, outs[:1], {"fn": GATHERS[name]})
+        placed: dict[str, Attr] = {"inplace": True} if name.endswith("_") else {}
+        rec.add("gather", ins, outs[:1], {"fn": GATHERS[name], **placed})
     elif name in FILLS:
         rec.add("fill", [], outs, {"fn": name.removesuffix("_")})
     elif name in SORTS:

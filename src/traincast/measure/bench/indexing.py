@@ -21,8 +21,9 @@ def index_groups(draw: random.Random) -> Iterator[Group]:
         width = draw.choice((1, 8, 16, 32, 64, 64, 128, 128, 256, 512, 768, 1024))
         columns = max(2, int(rows * 2 ** draw.uniform(-7, 3)))
         if (rows + columns) * width < (3e8 if cuda else 4e6):
-            keys = {"rows": rows, "columns": columns, "width": width, "dtype": memory_dtype(draw)}
-            yield Group("index", keys, "op", _BY_INDEX, 3.0 * (rows + columns) * width + 2 * rows)
+            keys = {"rows": rows, "columns": columns, "width": width, "index": "values",
+                    "dtype": memory_dtype(draw)}  # fmt: skip
+            yield Group("index", keys, "op", _BY_INDEX, 8.0 * (rows + columns) * width)
 
 
 def index(group: Group) -> dict[str, Call]:
@@ -31,7 +32,9 @@ def index(group: Group) -> dict[str, Call]:
     table = tensor((c["columns"], c["width"]), c["dtype"])
     rows = tensor((c["rows"], c["width"]), c["dtype"])
     at = indices(c["columns"], c["rows"])
-    wide = at[:, None].expand(rows.shape)
+    # An index for every value, as networks have it along an inner axis: along the first axis,
+    # PyTorch turns one that is the same for a whole row into a look-up of rows.
+    wide = at[:, None].expand(rows.shape).contiguous()
     return {
         "gather": lambda: table.gather(0, wide),
         "scatter_add": lambda: table.scatter_add_(0, wide, rows),

@@ -57,18 +57,22 @@ def indices(high: int, count: int) -> torch.Tensor:
     return torch.randint(0, high, (count,), device=HERE.device)
 
 
-def seconds_of(run: Call, captured: bool = True) -> tuple[float, float]:
+def seconds_of(run: Call, captured: bool = True, many: bool = False) -> tuple[float, float]:
     """Return the median seconds of one call on the device, and its relative spread.
 
     `captured`: whether the call may be recorded in a CUDA graph. A recording that fails leaves the
-    process unusable, so this is for what is known to work.
+    process unusable, so this is for what is known to work. `many`: it has to be, however long.
     """
-    times = _cuda_times(run, captured) if HERE.device == "cuda" else _cpu_times(run)
+    times = _cuda_times(run, captured, many) if HERE.device == "cuda" else _cpu_times(run)
     middle = statistics.median(times)
     return middle, (max(times) - min(times)) / middle if middle else 0.0
 
 
-def _cuda_times(run: Call, captured: bool) -> list[float]:
+def _cuda_times(run: Call, captured: bool, many: bool = False) -> list[float]:
+    if many:
+        run()
+        run()
+        return _replayed(run, 2)
     run()
     torch.cuda.synchronize()
     start = time.perf_counter()
