@@ -5,8 +5,9 @@
 The same as `traincast calibrate --from benchmarks/data/h200/kernels*.jsonl.gz --name h200`, then
 two things that kernels cannot tell, from training steps: one factor for the host, from the steps of
 that table, and how far real steps lie from predicted ones: the 4th and 96th percentile of measured
-over predicted in each regime, in that table and in the second suite's. No kernel's time is adjusted
-to a step, and the held-out table has no part in anything.
+over predicted in each regime, in that table, in the second suite's and in that of `unseen.py`. No
+kernel's time is adjusted to a step, and the held-out, third and `fresh.py`'s tables have no part in
+anything.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 OUT = ROOT / "src/traincast/hardware/profiles/h200.json"
 STEPS = ROOT.parent / "shared/data/h200/train_steps.csv"
-SECOND = HERE / "data/h200/second_steps.csv"
+JUDGES = [HERE / f"data/h200/{name}_steps.csv" for name in ("second", "unseen")]
 _TAIL = 0.04
 
 
@@ -56,7 +57,9 @@ def clocks(profile: Profile, table: Path) -> list[Run]:
             continue
         how = precision_named(row["precision"])
         image, seq = (int(row[k]) if row.get(k) else None for k in ("image", "seq"))
-        graph = resolve(row["model"], image=image, seq=seq, root=table.parent)
+        graph = resolve(
+            row["model"], image=image, batch=int(row["batch"]), seq=seq, root=table.parent
+        )
         for training, column in ((True, "step_ms"), (False, "infer_ms")):
             plan = predict(
                 graph, device, batch=int(row["batch"]), seq=seq, precision=how.name,
@@ -88,7 +91,8 @@ def judged(profile: Profile, table: Path) -> Profile:
     """Return the profile with the host's factor, and with the errors of whole steps."""
     runs = clocks(profile, table)
     factor = pace(runs)
-    steps = [r for r in runs + clocks(profile, SECOND) if r.training]
+    runs += [run for judge in JUDGES for run in clocks(profile, judge)]
+    steps = [r for r in runs if r.training]
     measured, device, host = (np.array([r[i] for r in steps]) for i in range(3))
     host = host * factor
     ratio = measured / np.maximum(device, host)
@@ -96,7 +100,7 @@ def judged(profile: Profile, table: Path) -> Profile:
     for regime, chosen in (("host", host > device), ("device", host <= device)):
         low, high = np.quantile(ratio[chosen], [_TAIL, 1 - _TAIL])
         errors[regime] = (round(float(low), 3), round(float(high), 3))
-    said = {"host_factor_from": table.name, "errors_from": [table.name, SECOND.name],
+    said = {"host_factor_from": table.name, "errors_from": [table.name, *(judge.name for judge in JUDGES)],
             "runs": len(steps)}  # fmt: skip
     return dataclasses.replace(
         profile, factors={"host": factor}, errors=errors,

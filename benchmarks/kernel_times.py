@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--vector", action="store_true")
     options = parser.parse_args()
     if options.vector:
-        patch.object(estimator, "cold_seconds", lambda traffic, _: 0.0 * traffic).start()
+        patch.object(estimator, "cold_seconds", lambda traffic, *_: 0.0 * traffic).start()
     pairs: list[tuple[float, float]] = []
     off = []
     for path in sorted(FOLDER.glob("kernel_lists*.json.gz")):

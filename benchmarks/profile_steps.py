@@ -1,6 +1,6 @@
 """Record which kernels real training steps launch, op by op, with torch.profiler.
 
-    python benchmarks/profile_steps.py OUT.json.gz [--minutes 3] [--networks zoo|handmade|unseen]
+    python benchmarks/profile_steps.py OUT.json.gz [--minutes 3] [--networks zoo|handmade|…]
         [--precision fp32] [--inference]
 
 For each network, precision and layout of one step after warm-up: every aten op that launched
@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from measure_steps import HANDMADE, TEXT, UNSEEN, TraincastError
+from measure_steps import FRESH, HANDMADE, TEXT, UNSEEN, TraincastError
 from traincast.measure.clock import clock_of
 from traincast.measure.table import workload_of
 from traincast.measure.trainer import Trainer, settings
@@ -68,6 +68,7 @@ NETWORKS_OF = {
     "zoo": zoo,
     "handmade": lambda: by_hand("handmade", HANDMADE),
     "unseen": lambda: by_hand("unseen", UNSEEN),
+    "fresh": lambda: by_hand("fresh", FRESH),
 }
 
 

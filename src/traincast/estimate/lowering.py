@@ -211,6 +211,14 @@ def _summed_into(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
     return (kernel,) if case.attrs.get("inplace") else (_copy("clone", table), kernel)
 
 
+def _picked_back(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    """The gradient of a largest value goes to where that was found, among zeros."""
+    x, y = case.ins[0], case.outs[0]
+    if case.attrs.get("fn") not in ("max", "min"):
+        return (kernel,)
+    return _zeros(x.size, x.each), kernel._replace(read=y.size + 8 * y.n, write=y.size)
+
+
 def _rnn(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
     """One call of cuDNN for all layers and positions; of its two gradients, one for both."""
     if kernel.name == "rnn_backward.weight":
@@ -240,6 +248,7 @@ RULES: dict[str, Rule] = {
     "masked_fill": _masked_fill,
     "div": _mean_backward,
     "cat": _cat,
+    "scatter": _picked_back,
     "scatter_add": _summed_into,
     "index_add": _summed_into,
     "rnn": _rnn,

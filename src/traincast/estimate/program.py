@@ -144,7 +144,7 @@ class _Builder:
         self.shape: dict[str, tuple[Size, ...]] = {}
         self.ops: list[Op] = []
         self.cast_of: dict[tuple[str, str], str] = {}
-        self.specs: dict[str, Spec] = {}
+        self.specs: dict[tuple[str, bool], Spec] = {}
         self.distinct: dict[tuple[int, str, bool, str], Spec] = {}
         self.shapes: dict[tuple[Size, ...], int] = {}
 
@@ -165,7 +165,10 @@ class _Builder:
         op_class = np.empty(len(ops), dtype=np.int64)
         for i, op in enumerate(ops):
             attrs = tuple(op.attrs.items())
-            ins, outs = tuple(map(self._spec, op.inputs)), tuple(map(self._spec, op.outputs))
+            # No gradient comes back through an op whose results have none, as an argmin's.
+            flows = not op.outputs or any(name in self.grad for name in op.outputs)
+            ins = tuple([self._spec(name, flows) for name in op.inputs])
+            outs = tuple(map(self._spec, op.outputs))
             copies = moves.get(op.outputs[:1], Moves()) if self.layout else None
             key = (op.kind, attrs, copies, len(ins), *map(id, ins), *map(id, outs))
             index = known.setdefault(key, len(classes))
@@ -187,16 +190,20 @@ class _Builder:
     def _concrete(self, dtype: str) -> str:
         return self.precision.parameters if dtype == "float" else dtype
 
-    def _spec(self, name: str) -> Spec:
-        """Return what a tensor is; equal ones are one object."""
-        spec = self.specs.get(name)
+    def _spec(self, name: str, flows: bool = True) -> Spec:
+        """Return what a tensor is to an op that gradients flow back through, or not.
+
+        Equal ones are one object.
+        """
+        spec = self.specs.get((name, flows))
         if spec is None:
-            key = (self._shape_id(name), self.dtype[name], name in self.grad, self.role[name])
+            grad = flows and name in self.grad
+            key = (self._shape_id(name), self.dtype[name], grad, self.role[name])
             spec = self.distinct.get(key)
             if spec is None:
                 spec = Spec(self.shape[name], *key[1:])
                 self.distinct[key] = spec
-            self.specs[name] = spec
+            self.specs[name, flows] = spec
         return spec
 
     def _shape_id(self, name: str) -> int:

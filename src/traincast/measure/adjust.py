@@ -205,8 +205,9 @@ def _observe(
             if why is None:
                 options = _options(row)
                 graph = resolve(
-                    row["model"], image=whole_number(row, "image"), seq=options["seq"], root=root
-                )
+                    row["model"], image=whole_number(row, "image"), batch=options["batch"],
+                    seq=options["seq"], root=root,
+                )  # fmt: skip
                 for column, seconds in _times(row):
                     infer = column == "infer_ms"
                     key = (row["model"], row.get("image"), column, *options.items())

@@ -12,6 +12,7 @@ from traincast.errors import InvalidValueError
 from traincast.estimate.calibrated.models import FIXED, KernelModel, fit_base, fit_residual
 from traincast.estimate.calibrated.profile import Host, Profile, Update
 from traincast.estimate.calibrated.species import (
+    acting,
     features_of,
     key_of,
     scales_of,
@@ -29,7 +30,8 @@ _MATRIX = ("gemm", "conv", "attention", "rnn")
 _LEAST = 6
 """Rows that a model of its own takes; fewer only count for their family's."""
 _LEAST_OF_A_WINDOW = 60
-_MOST = {"conv": 500, "gemm": 1000, "attention": 300, "reduction": 300}
+_MOST = {"conv": 500, "gemm": 850, "attention": 300, "reduction": 300}
+_MOST_SELDOM = {"lineconv": 250, "lineconv1": 250, "volumeconv": 250, "gapconv": 250}
 _MOST_OTHERS = 120
 """Shapes that a model keeps: enough for real networks, few enough for a small file."""
 
@@ -189,9 +191,10 @@ def samples_of(rows: Iterable[Row]) -> Iterable[Sample]:
             continue
         phase, kernel = made
         window = kernel.window if kernel.stride == 1 else ()
-        depth = _depth(phase, kernel)
+        runs = acting(phase, kernel.stride)
+        depth = _depth(runs, kernel)
         species = species_of(
-            kernel.name, kernel.family, phase, kernel.dims, kernel.each, depth, window,
+            kernel.name, kernel.family, runs, kernel.dims, kernel.each, depth, window,
             kernel.axes, kernel.dilation,
         )  # fmt: skip
         dtype = str(row["dtype"])
@@ -259,7 +262,7 @@ def fit_model(group: Sequence[Sample], key: str, device: Device) -> KernelModel:
         return KernelModel(
             compute=e_c, bandwidth=e_b, floor_s=floor, error=spread, spread=spread, rows=len(group)
         )
-    most = _MOST.get(family, _MOST_OTHERS)
+    most = _MOST_SELDOM.get(key.partition(".")[0]) or _MOST.get(family, _MOST_OTHERS)
     residual, error = fit_residual(features, off, scales_of(key, family), most)
     return KernelModel(
         compute=e_c, bandwidth=e_b, floor_s=floor, error=error, spread=spread, rows=len(group),

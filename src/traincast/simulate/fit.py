@@ -14,7 +14,8 @@ from traincast.units import format_bytes
 
 _WORKSPACE = {"datacenter-gpu": 34e6, "consumer-gpu": 9e6}
 """Scratch that PyTorch gives to cuBLAS: 8 blocks of 4 MiB on Hopper, two and small ones before
-(CUBLAS_WORKSPACE_CONFIG's defaults); other devices need none that counts."""
+(CUBLAS_WORKSPACE_CONFIG's defaults); other devices need none that counts. The backward pass runs
+in a thread of its own, which has its own: training takes two."""
 _LARGEST_BATCH = 1 << 44
 """Where the search ends for a graph that needs no memory for a sample; above any device's bytes."""
 
@@ -25,6 +26,10 @@ def default_precision(device: Device) -> Precision:
         if unit in device.matrix_flops:
             return PRECISIONS[name]
     return PRECISIONS["fp32"]
+
+
+def _scratch(device: Device, plan: Plan) -> float:
+    return _WORKSPACE.get(device.tier, 0.0) * (2 if plan.training else 1)
 
 
 def step_memory(step: Step, device: Device) -> Memory:
@@ -38,7 +43,7 @@ def step_memory(step: Step, device: Device) -> Memory:
         optimizer=plan.optimizer,
         recompute=plan.recompute,
         accumulate=plan.accumulate,
-        workspace=_WORKSPACE.get(device.tier, 0.0),
+        workspace=_scratch(device, plan),
     )
 
 
@@ -57,7 +62,7 @@ def largest_batch(graph: Graph, device: Device, precision: Precision, plan: Plan
             optimizer=plan.optimizer,
             recompute=plan.recompute,
             accumulate=plan.accumulate,
-            workspace=_WORKSPACE.get(device.tier, 0.0),
+            workspace=_scratch(device, plan),
         ).peak
 
     room = device.available_bytes

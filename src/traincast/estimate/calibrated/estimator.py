@@ -52,19 +52,21 @@ _CONVOLUTIONS = {"gconv": "grouped", "dwconv": "depthwise"}
 
 
 COLD, LATENCY_S = 0.15, 0.3e-6
+COLDER = {"reduction": 0.7, "concat": 0.6}
 """Kernels are timed again and again on the same tensors, which lie in the cache if they fit. In a
 network some have left it: so much of their bytes comes from memory, and the first of them later.
 Found from 22,323 vector kernels of 79 recorded training steps on an H200, which took 12 % longer on
-average than alone, those over 50 MB no longer (benchmarks/kernel_times.py --vector)."""
+average than alone, those over 50 MB no longer (benchmarks/kernel_times.py --vector); sums and
+concatenations, of what was written long before, took 18 and 38 % longer."""
 
 
-def cold_seconds(traffic: Floats, device: Device) -> Floats:
+def cold_seconds(traffic: Floats, device: Device, cold: Floats | float = COLD) -> Floats:
     """Return seconds that vector kernels of so many bytes take longer in a network than alone."""
     if not device.l2_bytes or device.tier not in CACHED:
         return np.zeros_like(traffic)
     fits = 1.0 / (1.0 + (traffic / (0.75 * device.l2_bytes)) ** 4)
     late = LATENCY_S * traffic / (traffic + 1e6)
-    longer: Floats = fits * (COLD * traffic / device.memory_bandwidth + late)
+    longer: Floats = fits * (cold * traffic / device.memory_bandwidth + late)
     return longer
 
 
@@ -181,16 +183,18 @@ class Calibrated:
         if not training:
             once = [".infer|" in key for key in names]
             traffic = np.where(once, kernels.read / 2.0 + kernels.write, traffic)
-        groups: dict[str, list[int]] = {}
-        for i, key in enumerate(names):
-            groups.setdefault(key, []).append(i)
+        groups: dict[tuple[str, int], list[int]] = {}
+        for i, place in enumerate(zip(names, kernels.family.tolist(), strict=True)):
+            groups.setdefault(place, []).append(i)
         seconds = np.empty(len(names))
         bound = np.empty(len(names), dtype=np.int64)
-        cold = {p.device: cold_seconds(traffic, load_device(p.device)) for p in self._profiles}
+        share = np.array([COLDER.get(family, COLD) for family in FAMILIES])[kernels.family]
+        cold = {
+            p.device: cold_seconds(traffic, load_device(p.device), share) for p in self._profiles
+        }
         shapes, place = _shapes_of(kernels, device.units)
-        for key, rows in groups.items():
-            index = np.array(rows)
-            family = FAMILIES[kernels.family[rows[0]]]
+        for (key, code), rows in groups.items():
+            index, family = np.array(rows), FAMILIES[code]
             model, source = self.model(key, family)
             seconds[index], bound[index] = self._priced(
                 model, source, flops[index], traffic[index], key.split("|")[1], device,

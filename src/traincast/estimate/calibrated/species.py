@@ -69,11 +69,23 @@ def species_of(
         if kind == "conv":
             size = _SIZES.get(tuple(window), "")
             kind = "gapconv" if dilation > 1 else _SPACES[int(axes)]
-            size = size if kind == "conv" else ""
+            # A window of one position needs no gaps, and over sequences it is a plain product.
+            if size == "1":
+                kind = "conv" if axes == 2 else kind.replace("gap", "line")
+            size = size if kind == "conv" or kind + size == "lineconv1" else ""
         return f"{kind}{size}.{PHASES[phase]}"
     if family in ("attention", "rnn"):
         return f"{family}.forward" if phase == 0 else f"{family}.backward"
     return name
+
+
+def acting(phase: int, stride: float) -> int:
+    """Return the phase whose kernels run.
+
+    A transposed convolution (stride below 1) runs forward what the convolution that it mirrors
+    runs for its data gradient, and the other way round.
+    """
+    return 1 - phase if stride < 1 and phase < 2 else phase
 
 
 def key_of(species: str, dtype: str, layout: str) -> str:
@@ -106,7 +118,7 @@ def keys_of(
         family = FAMILIES[kernels.family[i]]
         matrix = family in ("gemm", "conv", "attention", "rnn")
         dtype = type_of(float(kernels.each[i]), precision, matrix)
-        phase = int(kernels.phase[i])
+        phase = acting(int(kernels.phase[i]), float(kernels.stride[i]))
         if family == "gemm" and precision.peak == "fp8" and dtype == "bf16":
             dtype = "fp8"
         each, dims = float(kernels.each[i]), kernels.dims[i]
@@ -125,8 +137,9 @@ def group_depth(kernels: Kernels) -> Floats:
     """Return input channels of one group, for convolutions; 0 elsewhere."""
     window = kernels.window.prod(axis=1)
     conv = kernels.family == FAMILIES.index("conv")
+    phase = np.minimum(kernels.phase, 2)
     by_phase = np.choose(
-        np.minimum(kernels.phase, 2),
+        np.where((kernels.stride < 1) & (phase < 2), 1 - phase, phase),
         (kernels.dims[:, 2] / window, kernels.dims[:, 1], kernels.dims[:, 1] / window),
     )
     depth: Floats = np.where(conv, by_phase, 0.0)
@@ -203,6 +216,7 @@ _CONVOLUTIONS = {
     "conv3": ("conv", "conv1"),
     "conv": ("conv3", "conv1"),
     "lineconv": ("conv", "conv3", "conv1"),
+    "lineconv1": ("lineconv", "conv1", "conv", "conv3"),
     "volumeconv": ("conv", "conv3", "conv1"),
     "gapconv": ("conv", "conv3", "conv1"),
 }
@@ -253,15 +267,18 @@ def features_of(family: str, kernels: Kernels, index: Ints, units: int) -> Float
         window = kernels.window[index]
         area = window.prod(axis=1)
         phase = np.minimum(kernels.phase[index], 2)
+        turned = kernels.stride[index] < 1
+        phase = np.where(turned & (phase < 2), 1 - phase, phase)
         rows = np.choose(phase, (dims[:, 0], dims[:, 0], dims[:, 2]))
         go = np.choose(phase, (dims[:, 1], dims[:, 2] / area, dims[:, 0]))
         gi = np.choose(phase, (dims[:, 2] / area, dims[:, 1], dims[:, 1] / area))
-        step = kernels.stride[index] / kernels.dilation[index]
+        step = kernels.stride[index]
+        step = np.where(turned, 1.0 / np.maximum(step, 1e-3), step) / kernels.dilation[index]
         columns = [rows, gi, go, dims[:, 3], window[:, 0], window[:, 1], step]
         logs = [np.log2(np.maximum(c, 1e-3)) for c in columns]
         space = kernels.space[index]
         logs.append(np.log2(np.maximum(space, 1.0)))
-        side = np.sqrt(np.maximum(space, 1.0))
+        side = np.maximum(space, 1.0) ** (1.0 / np.maximum(kernels.axes[index], 1.0))
         aligned = [_aligned(gi, 64), _aligned(go, 64), _aligned(side, 128), _uneven(gi)]
         return np.column_stack([*logs, *aligned])
     if family == "gemm":

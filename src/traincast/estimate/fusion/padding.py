@@ -17,9 +17,11 @@ _LARGE = 1 << 20
 
 def padded(low: Lowering, cls: OpClass, spec: Spec, read: Read, copies: int) -> tuple[Read, ...]:
     """Copy an operand of a product in a better width, and return the copies; none if it is fine."""
+    if cls.kind != "linear" or probe(cls.ins[1]) < _LARGE:
+        return ()
     wide = cls.outs[0].shape[-1]
     side = PAD_BYTES // int(DTYPE_BYTES[spec.dtype])
-    if cls.kind != "linear" or probe(cls.ins[1]) < _LARGE or not wide.is_constant:
+    if not wide.is_constant:
         return ()
     length = wide.at(1, 1)
     if length % side == 0 or wide not in spec.shape:

@@ -123,7 +123,8 @@ def _conv(c: Case) -> Costs:
     step = c.shape_attr("stride")[0] if c.shape_attr("stride") else 1
     stride = 1 / step if transposed else step
 
-    space = rows_out / max(y.shape[0], 1)
+    # A transposed convolution runs the kernels of the one that it mirrors, whose output is `x`.
+    space = (rows_in if transposed else rows_out) / max(y.shape[0], 1)
     dilation = max(c.shape_attr("dilation"), default=1)
 
     def conv(name: str, dims: tuple[float, float, float], read: float, write: float) -> Kernel:
@@ -295,7 +296,12 @@ def _rnn(c: Case) -> Costs:
     )
     reserve = states * (gates + (2 if gates == 4 else 1)) * y.each
     saved = (0, ~0, *range(1, len(c.ins))) if any_grad else ()
-    return Costs(forward, data, weight, saved, reserve if any_grad else 0)
+    # cuDNN keeps and needs ten float32 values a state in all, whatever the type: measured at the
+    # peak of training steps of an LSTM and a GRU (7.4 to 10.7 in seven steps on an H200).
+    scratch = max(10 * 4 * states - reserve, 0.0) if gates > 1 else 0.0
+    return Costs(
+        forward, data, weight, saved, reserve if any_grad else 0, scratch if any_grad else 0
+    )
 
 
 _SPATIAL = frozenset({"depth", "height", "width", "length"})

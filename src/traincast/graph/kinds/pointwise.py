@@ -134,7 +134,9 @@ def _pointwise(c: Case) -> Costs:
         if x.each != y.each:
             # Where types were mixed, the gradient is cast to the input's.
             data.append(Kernel("_to_copy", "copy", 0, 0, x.n * y.each, x.size, each=y.each))
-    return Costs((forward,), tuple(data), (), _saved(c, fn, rule))
+    # What was computed in place has a gradient of its own all the same.
+    beside = y.size if c.attrs.get("inplace") and any(k.family == "pointwise" for k in data) else 0
+    return Costs((forward,), tuple(data), (), _saved(c, fn, rule), workspace=beside)
 
 
 def _formed(name: str, forms: tuple[int, ...] | tuple[str, ...], index: int) -> str:
