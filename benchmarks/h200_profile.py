@@ -4,7 +4,7 @@
 
 The same as `traincast calibrate --from benchmarks/data/h200/kernels*.jsonl.gz --name h200`, then
 two things that kernels cannot tell, from training steps: one factor for the host, from the steps of
-that table, and how far real steps lie from predicted ones: the 4th and 96th percentile of measured
+that table, and how far real steps lie from predicted ones: the 6th and 94th percentile of measured
 over predicted in each regime, in that table, in the second suite's and in that of `unseen.py`. No
 kernel's time is adjusted to a step, and the held-out, third and `fresh.py`'s tables have no part in
 anything.
@@ -36,7 +36,7 @@ ROOT = HERE.parent
 OUT = ROOT / "src/traincast/hardware/profiles/h200.json"
 STEPS = ROOT.parent / "shared/data/h200/train_steps.csv"
 JUDGES = [HERE / f"data/h200/{name}_steps.csv" for name in ("second", "unseen")]
-_TAIL = 0.04
+_TAIL = 0.06
 
 
 class Run(NamedTuple):
@@ -100,7 +100,8 @@ def judged(profile: Profile, table: Path) -> Profile:
     for regime, chosen in (("host", host > device), ("device", host <= device)):
         low, high = np.quantile(ratio[chosen], [_TAIL, 1 - _TAIL])
         errors[regime] = (round(float(low), 3), round(float(high), 3))
-    said = {"host_factor_from": table.name, "errors_from": [table.name, *(judge.name for judge in JUDGES)],
+    said = {"host_factor_from": table.name,
+            "errors_from": [table.name, *(judge.name for judge in JUDGES)],
             "runs": len(steps)}  # fmt: skip
     return dataclasses.replace(
         profile, factors={"host": factor}, errors=errors,

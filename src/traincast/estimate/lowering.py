@@ -206,9 +206,12 @@ def _cat(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
 def _summed_into(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
     """Forward into a copy of the table unless in place, backward into zeros."""
     table = case.ins[0]
+    own = kernel._replace(write=max(kernel.write - table.size, kernel.ops * kernel.each))
     if case.attrs.get("fn") != kernel.name:
-        return _zeros(table.size, table.each), kernel
-    return (kernel,) if case.attrs.get("inplace") else (_copy("clone", table), kernel)
+        return _zeros(table.size, table.each), own
+    if case.attrs.get("inplace"):
+        return (kernel,)
+    return _copy("clone", table), own._replace(read=own.read - table.size)
 
 
 def _picked_back(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:

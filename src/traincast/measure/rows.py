@@ -291,7 +291,7 @@ def _by_index(row: Row) -> tuple[int, Kernel]:
     index = _arg((rows, width) if op in ("gather", "scatter_add") else (rows,), 8, grad=False)
     ins = [table, index] + ([values] if op in ("scatter_add", "index_add", "index_put") else [])
     outs = [table] if len(ins) > 2 else [values]
-    return 0, _op("gather", {"fn": op}, ins, outs, 0)
+    return 0, _op("gather", {"fn": op, "inplace": True}, ins, outs, 0)
 
 
 def _fns(inputs: int, phase: int, *names: str, suffix: str = "") -> dict[str, Callable[[Row], Any]]:

@@ -184,8 +184,8 @@ class Calibrated:
             once = [".infer|" in key for key in names]
             traffic = np.where(once, kernels.read / 2.0 + kernels.write, traffic)
         groups: dict[tuple[str, int], list[int]] = {}
-        for i, place in enumerate(zip(names, kernels.family.tolist(), strict=True)):
-            groups.setdefault(place, []).append(i)
+        for i, kind in enumerate(zip(names, kernels.family.tolist(), strict=True)):
+            groups.setdefault(kind, []).append(i)
         seconds = np.empty(len(names))
         bound = np.empty(len(names), dtype=np.int64)
         share = np.array([COLDER.get(family, COLD) for family in FAMILIES])[kernels.family]

@@ -152,13 +152,19 @@ def work_of(kernels: Kernels, device: Device | None) -> tuple[Floats, Floats]:
     if device is None:
         return kernels.flops * kernels.done, traffic
     flops = kernels.flops * kernels.done
-    images = np.isin(kernels.family, [FAMILIES.index(f) for f in ("conv", "rnn")])
-    flops[images] /= fill(kernels.dims[images], device.units)
-    products = kernels.family == FAMILIES.index("gemm")
-    flops[products] /= waves(kernels.dims[products], device.units)
-    attention = kernels.family == FAMILIES.index("attention")
-    flops[attention] /= attention_waves(kernels.dims[attention], device.units)
+    in_waves = device.tier in _IN_WAVES
+    families = ("conv", "rnn") if in_waves else ("conv", "rnn", "gemm")
+    smooth = np.isin(kernels.family, [FAMILIES.index(f) for f in families])
+    flops[smooth] /= fill(kernels.dims[smooth], device.units)
+    if in_waves:
+        for family, reached in (("gemm", waves), ("attention", attention_waves)):
+            own = kernels.family == FAMILIES.index(family)
+            flops[own] /= reached(kernels.dims[own], device.units)
     return flops, traffic
+
+
+_IN_WAVES = frozenset({"datacenter-gpu", "consumer-gpu"})
+"""Devices whose multiprocessors take a tile each; a CPU's cores divide products finely."""
 
 
 def attention_waves(dims: Floats, units: int) -> Floats:
@@ -172,7 +178,8 @@ def attention_waves(dims: Floats, units: int) -> Floats:
         tiles = np.ceil(queries / length) * heads
         filled = queries * heads / (np.ceil(tiles / units) * units * length)
         best = np.maximum(best, reached * filled)
-    return best * keys / (np.ceil(keys / 64.0) * 64.0)
+    best *= keys / (np.ceil(keys / 64.0) * 64.0)
+    return best
 
 
 _TILES: Mapping[tuple[int, int], float] = {

@@ -186,26 +186,28 @@ _ADDS = frozenset({"scatter_add", "index_add", "index_put"})
 def _gather(c: Case) -> Costs:
     """Values by index, out of a table (read) or into one (written, or added to what is there).
 
-    Each value is read and written once; a sum also reads what it adds to. Backward, what was read
-    is added into zeros, and what was written is read again.
+    Each value is read and written once; a sum also reads what it adds to. Not in place, the table
+    is copied first. Backward, what was read is added into zeros, and what was written is read.
     """
     fn = str(c.attrs["fn"])
     x, y = c.ins[0], c.outs[0]
-    whole = [a for a in c.ins[1:] if not a.grad]
+    whole = tuple(a for a in c.ins[1:] if not a.grad)
     index = max((a.n for a in whole), default=1)
     values = max((a.n for a in c.ins[2:]), default=index) if fn in _WRITES else y.n
     width = max(values / max(index, 1), 1.0)
     dims = (index, width, x.n / width, 0)
 
-    def moves(name: str) -> Kernel:
+    def moves(name: str, copied: float = 0, made: float = 0) -> Kernel:
         size = values * x.each
-        read = size + total(whole) + (size if name in _ADDS else 0)
-        return Kernel(name, "gather", 0, values, read, size, dims, each=x.each)
+        read = size + total(whole) + (size if name in _ADDS else 0) + copied
+        return Kernel(name, "gather", 0, values, read, size + made, dims, each=x.each)
 
-    forward = moves(fn)
+    table = x.size if fn in _WRITES and not c.attrs.get("inplace") else 0
+    forward = moves(fn, table, table)
     if not any(a.grad for a in c.ins):
         return Costs((forward,))
-    back = tuple(moves(name) for name in _GATHER_BACKWARD.get(fn, (f"{fn}_backward",)))
+    names = _GATHER_BACKWARD.get(fn, (f"{fn}_backward",))
+    back = tuple(moves(name, 0, x.size if name in _ADDS else 0) for name in names)
     saved = tuple(i for i in range(1, len(c.ins)) if not c.ins[i].grad)
     return Costs((forward,), back, (), saved)
 
