@@ -40,7 +40,7 @@ from traincast.simulate.validate import ValidatedRow
 OUT = ROOT / "docs/accuracy.md"
 T = TypeVar("T")
 WORST = 10
-ABLATED = ("h200", "h200-compiled", "held-out", "second")
+ABLATED = ("h200", "h200-compiled", "held-out", "second", "fresh")
 
 
 def timed(what: str, make: Callable[[], T]) -> T:

@@ -176,14 +176,14 @@ def _by_group(step: Step, device: Device, engine: Calibrated) -> tuple[dict[str,
         seconds * np.bincount(program.op_class, minlength=len(program.classes))[kernels.op_class]
     )
     total = float(seconds.sum()) + step.update_s
-    by_key: dict[str, list[int]] = defaultdict(list)
+    by_key: dict[tuple[str, int], list[int]] = defaultdict(list)
     for i, key in enumerate(keys_of(kernels, program.precision, layout)):
-        by_key[key].append(i)
+        by_key[key, int(kernels.family[i])].append(i)
     groups: dict[str, float] = defaultdict(float)
     groups["optimizer"] = step.update_s / total
     unmeasured = 0.0
-    for key, rows in by_key.items():
-        index, family = np.array(rows), FAMILIES[kernels.family[rows[0]]]
+    for (key, code), rows in by_key.items():
+        index, family = np.array(rows), FAMILIES[code]
         groups[group_of(key, family)] += float(seconds[index].sum()) / total
         model = engine.model(key, family)[0]
         known = np.ones(len(index))

@@ -27,6 +27,9 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared/data/h200/train_steps.csv"
 HELD_OUT = ROOT / "benchmarks/data/h200/held_out_steps.csv"
 SECOND = ROOT / "benchmarks/data/h200/second_steps.csv"
+THIRD, UNSEEN, FRESH = (
+    ROOT / f"benchmarks/data/h200/{name}_steps.csv" for name in ("third", "unseen", "fresh")
+)
 OTHERS = ("roofline", "paleo")
 """Estimators that every suite is also predicted by."""
 SETTING = ("model", "image", "batch", "precision", "layout", "optimizer")
@@ -86,8 +89,8 @@ def h200() -> list[Suite]:
         "PyTorch 2.11: batches from 1 to the largest, five precisions, both layouts.",
         fitted="Four constants of the host (`AROUND` in `measure/calibration.py`: what Python "
         "does around an op, with and without gradients, around a step, and what keeping a "
-        "parameter's gradient takes), its factor, and, with the second suite, the percentiles of "
-        "the interval. No kernel: those were measured one by one "
+        "parameter's gradient takes), its factor, and, with two other suites, the percentiles "
+        "of the interval. No kernel: those were measured one by one "
         "(`benchmarks/data/h200/kernels*.jsonl.gz`). The errors here were looked at while the "
         "model was built, so that the held-out suite is the stricter judge.",
     )  # fmt: skip
@@ -117,14 +120,40 @@ def held_out() -> list[Suite]:
         about="Training steps of 28 further networks on a third machine, whose host went at a pace "
         "of 0.6 to 1.3 times the first's from run to run: 14 of torchvision, four of Transformers, "
         "and ten written by hand that no zoo has (`benchmarks/data/h200/handmade.py`).",
-        fitted="The percentiles of the interval, with the first suite. No time is fitted to these "
-        "steps, but their kernels were recorded, and told which ones a wrong model priced: "
+        fitted="The percentiles of the interval, with the first suite and `unseen`. No time is "
+        "fitted to these steps, but their kernels were recorded, and told which ones a wrong "
+        "model priced: "
         "copies that transpose, batch norm of rows, recurrent layers.",
+    )  # fmt: skip
+    third = Suite(
+        key="third", title="H200, third",
+        about="Training steps of 18 further networks of torchvision and Transformers on a fourth "
+        "machine, and of 14 of the held-out ones at other sizes.",
+        fitted="Nothing.",
+    )  # fmt: skip
+    unseen = Suite(
+        key="unseen", title="H200, by hand, of other kinds",
+        about="Training steps of 14 networks written by hand (`benchmarks/data/h200/unseen.py`) on "
+        "a fifth machine: convolutions over sequences and clips, recurrent cells in a loop, "
+        "message passing, experts by einsum, attention without a softmax, embeddings.",
+        fitted="The percentiles of the interval, with two others. No time is fitted to these "
+        "steps, but their kernels were recorded, and told which kinds of kernels to measure.",
+    )  # fmt: skip
+    fresh = Suite(
+        key="fresh", title="H200, by hand, last",
+        about="Training steps of 11 networks written by hand after that "
+        "(`benchmarks/data/h200/fresh.py`), on the same machine.",
+        fitted="Nothing. Predicted for the first time, the quiet steps were 11.9 % off; the "
+        "kernels were recorded then, and mended what was wrong with gradients of largest values, "
+        "transposed convolutions, and sequences whose lengths loads of 16 bytes divide.",
+    )  # fmt: skip
+    tables = (
+        (suite, HELD_OUT), (second, SECOND), (third, THIRD), (unseen, UNSEEN), (fresh, FRESH)
     )  # fmt: skip
     return [
         _of_table(s, read_runs(path), path.parent) if path.is_file()
         else replace(s, missing=_missing(path))
-        for s, path in ((suite, HELD_OUT), (second, SECOND))
+        for s, path in tables
     ]  # fmt: skip
 
 

@@ -29,8 +29,9 @@ UNCOUNTED = {
     "speech": (0, BATCH * (2 * 12 + 4) * 3 * 8 * 8 * 2),
 }
 """FLOPs of products that PyTorch's counter does not see, forward and backward."""
-KEPT = {"recommender", "messages", "experts_by_mask", "losses", "windows", "deformed"}
-"""Networks of which indices and masks are kept in other types, or by other ops, than here."""
+KEPT = {"recommender", "messages", "experts_by_mask", "losses", "windows", "deformed", "quantised"}
+"""Networks of which indices and masks are kept in other types, or by other ops, than here; or
+values that autograd keeps for a search through which no gradient comes back, until that is over."""
 
 
 def source_of(name: str) -> Source:
