@@ -496,3 +496,11 @@ def test_what_holds_for_every_kind(kind: str) -> None:
     assert frozen.forward == found.forward
     if kind != "accumulate":
         assert (frozen.data, frozen.weight, frozen.saved, frozen.extra) == ((), (), (), 0)
+
+
+def test_what_was_computed_in_place_has_a_gradient_of_its_own() -> None:
+    """A ReLU in place: its output's gradient and its input's, of 240 floats each, live at once."""
+    assert costs("pointwise", [X], [X], fn="relu", inplace=True).workspace == 960
+    assert costs("pointwise", [X], [X], fn="relu").workspace == 0
+    # The gradient of a sum is the sum's gradient: nothing is made.
+    assert costs("pointwise", [X, X], [X], fn="add", inplace=True).workspace == 0
