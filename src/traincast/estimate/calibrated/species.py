@@ -194,6 +194,7 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 16)
 _SPLIT_COST, _FILLING, _SHALLOWEST = 0.9, 64.0, 128.0
 """What a split product reaches beside a whole one; depth that filling the pipeline is worth;
 depth that is not split any further."""
+_NARROW = 16
 _SHAPED = np.array([
     (rows, columns, split, reached * (1.0 if split == 1 else _SPLIT_COST))
     for (rows, columns), reached in _TILES.items() for split in _SPLITS
@@ -213,6 +214,9 @@ def waves(dims: Floats, units: int) -> Floats:
     found = reached * filled * depth / (depth + _FILLING * split)
     found[np.broadcast_to((split > 1) & (depth < _SHALLOWEST * split), found.shape)] = 0.0
     best: Floats = found.max(axis=0)
+    # Between few channels, as heads that are mixed, libraries have kernels without such tiles.
+    few = (np.minimum(dims[:, 1], dims[:, 2]) < _NARROW) & (dims[:, 3] <= 1)
+    best[few] = np.maximum(best[few], fill(dims[few], units))
     return best
 
 
