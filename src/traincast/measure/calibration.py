@@ -191,7 +191,7 @@ def samples_of(rows: Iterable[Row]) -> Iterable[Sample]:
             continue
         phase, kernel = made
         window = kernel.window if kernel.stride == 1 else ()
-        runs = acting(phase, kernel.stride)
+        runs = int(acting(np.array(phase), np.array(kernel.stride)))
         depth = _depth(runs, kernel)
         species = species_of(
             kernel.name, kernel.family, runs, kernel.dims, kernel.each, depth, window,

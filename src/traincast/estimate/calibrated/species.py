@@ -79,13 +79,14 @@ def species_of(
     return name
 
 
-def acting(phase: int, stride: float) -> int:
-    """Return the phase whose kernels run.
+def acting(phase: Ints, stride: Floats) -> Ints:
+    """Return the phases whose kernels run.
 
     A transposed convolution (stride below 1) runs forward what the convolution that it mirrors
     runs for its data gradient, and the other way round.
     """
-    return 1 - phase if stride < 1 and phase < 2 else phase
+    found: Ints = np.where((stride < 1) & (phase < 2), 1 - phase, phase)
+    return found
 
 
 def key_of(species: str, dtype: str, layout: str) -> str:
@@ -111,14 +112,14 @@ def keys_of(
     kernels: Kernels, precision: Precision, layout: str = "", training: bool = True
 ) -> list[str]:
     """Return the key of every kernel; without training, batch norm only scales and shifts."""
-    gi = group_depth(kernels)
+    gi, phases = group_depth(kernels), acting(kernels.phase, kernels.stride)
     lowered = bool(kernels.nhwc.any())
     found = []
     for i, name in enumerate(kernels.names):
         family = FAMILIES[kernels.family[i]]
         matrix = family in ("gemm", "conv", "attention", "rnn")
         dtype = type_of(float(kernels.each[i]), precision, matrix)
-        phase = acting(int(kernels.phase[i]), float(kernels.stride[i]))
+        phase = int(phases[i])
         if family == "gemm" and precision.peak == "fp8" and dtype == "bf16":
             dtype = "fp8"
         each, dims = float(kernels.each[i]), kernels.dims[i]
@@ -137,9 +138,8 @@ def group_depth(kernels: Kernels) -> Floats:
     """Return input channels of one group, for convolutions; 0 elsewhere."""
     window = kernels.window.prod(axis=1)
     conv = kernels.family == FAMILIES.index("conv")
-    phase = np.minimum(kernels.phase, 2)
     by_phase = np.choose(
-        np.where((kernels.stride < 1) & (phase < 2), 1 - phase, phase),
+        acting(np.minimum(kernels.phase, 2), kernels.stride),
         (kernels.dims[:, 2] / window, kernels.dims[:, 1], kernels.dims[:, 1] / window),
     )
     depth: Floats = np.where(conv, by_phase, 0.0)
@@ -277,14 +277,12 @@ def features_of(family: str, kernels: Kernels, index: Ints, units: int) -> Float
     if family == "conv":
         window = kernels.window[index]
         area = window.prod(axis=1)
-        phase = np.minimum(kernels.phase[index], 2)
-        turned = kernels.stride[index] < 1
-        phase = np.where(turned & (phase < 2), 1 - phase, phase)
+        phase = acting(np.minimum(kernels.phase[index], 2), kernels.stride[index])
         rows = np.choose(phase, (dims[:, 0], dims[:, 0], dims[:, 2]))
         go = np.choose(phase, (dims[:, 1], dims[:, 2] / area, dims[:, 0]))
         gi = np.choose(phase, (dims[:, 2] / area, dims[:, 1], dims[:, 1] / area))
         step = kernels.stride[index]
-        step = np.where(turned, 1.0 / np.maximum(step, 1e-3), step) / kernels.dilation[index]
+        step = np.where(step < 1, 1.0 / np.maximum(step, 1e-3), step) / kernels.dilation[index]
         columns = [rows, gi, go, dims[:, 3], window[:, 0], window[:, 1], step]
         logs = [np.log2(np.maximum(c, 1e-3)) for c in columns]
         space = kernels.space[index]
