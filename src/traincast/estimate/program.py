@@ -280,7 +280,7 @@ class _Builder:
                 kind="copy",
                 inputs=(name,),
                 outputs=(new,),
-                attrs={"fn": "cast"},
+                attrs={"fn": "cast", "inner": True},
                 layer=op.layer,
             )
         )

@@ -11,9 +11,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
@@ -88,6 +90,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._counts: dict[str, int] = {}
         self._paused = 0
         self._functions = 0
+        self._issued: int | None = None
         self._live: set[str] = set()
         self._stack: list[str] = []
         self._paths = {id(m): path for path, m in module.named_modules()}
@@ -182,6 +185,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         for tensor in outputs:
             if id(tensor) in updated:
                 self._names[id(tensor)] = updated[id(tensor)]
+        if self._issued is not None:
+            if self._issued:
+                attrs["inner"] = True
+            self._issued += 1
         op = RawOp(name, kind, ins, outs, attrs, layer)
         self.trace.ops.append(op)
         if kind == "view":
@@ -225,6 +232,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._paused -= 1
 
     @contextlib.contextmanager
+    def one_call(self) -> Iterator[None]:
+        """Mark what runs inside as issued by one call from Python, all but its first op."""
+        self._issued = 0
+        try:
+            yield
+        finally:
+            self._issued = None
+
+    @contextlib.contextmanager
     def watching(self) -> Iterator[Recorder]:
         """Record ops, composite functions and the module that each op belongs to."""
         from traincast.ingest.pytorch.composites import COMPOSITES
@@ -237,6 +253,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 for composite in COMPOSITES:
                     stack.enter_context(self._patched(composite))
                 stack.enter_context(self._within_functions())
+                stack.enter_context(_Calls(self))
                 with self:
                     yield self
         finally:
@@ -294,6 +311,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             yield
         finally:
             setattr(owner, name, original)
+
+
+class _Calls(TorchFunctionMode):  # type: ignore[misc]
+    """Tells a recorder where one call from Python issues several ops from C++, as an einsum does.
+
+    What is written in Python itself issues each op by a call of its own, but for the thin covers of
+    `torch.functional`.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, FunctionType) and func.__module__ != "torch.functional":
+            return func(*args, **kwargs)
+        with self._recorder.one_call():
+            return func(*args, **kwargs)
 
 
 def is_tensor(value: Any) -> bool:
