@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
+from traincast.graph.fast_attention import shortened
 from traincast.graph.graph import Graph, Op
 
 _NOISE = frozenset({"bernoulli", "bernoulli_", "rand", "randn", "rand_like", "randn_like"})
@@ -12,13 +13,13 @@ _MOVES = ("view", "copy")
 
 
 @lru_cache(maxsize=256)
-def evaluated(graph: Graph) -> Graph:
-    """Return the forward pass in evaluation mode.
+def evaluated(graph: Graph, autocast: bool = False) -> Graph:
+    """Return the forward pass in evaluation mode, under autocast or not.
 
     No gradient flows, so that nothing is kept for one. Dropout passes its input on, and so does a
     product with random noise (stochastic depth). What only the loss needs is left out; a network
     that computes its own loss is kept whole, unless it does so for labels that are not given then,
-    as those of Transformers do.
+    as those of Transformers do. PyTorch's own attention goes a shorter way outside autocast.
     """
     readers: dict[str, list[Op]] = {}
     for op in graph.ops:
@@ -45,14 +46,16 @@ def evaluated(graph: Graph) -> Graph:
         if any(name in needed for name in op.outputs):
             needed.update(op.inputs)
             ops.append(op)
+    ops.reverse()
+    known = dict(graph.tensors)
+    ops = ops if autocast else shortened(ops, known)
+    used = {name for op in ops for name in (*op.inputs, *op.outputs)}
     tensors = {
         name: replace(tensor, trainable=False) if tensor.role == "parameter" else tensor
-        for name, tensor in graph.tensors.items()
-        if name in needed or tensor.role == "parameter"
+        for name, tensor in known.items()
+        if name in used or name == end or tensor.role == "parameter"
     }
-    for op in ops:
-        tensors.update((name, graph.tensors[name]) for name in op.outputs)
-    return replace(graph, ops=tuple(reversed(ops)), tensors=tensors, loss=end)
+    return replace(graph, ops=tuple(ops), tensors=tensors, loss=end)
 
 
 def _spares(op: Op, readers: dict[str, list[Op]]) -> bool:

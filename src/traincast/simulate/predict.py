@@ -62,10 +62,10 @@ def predict(
     `price_per_hour` of one device its cost.
     """
     graph = model if isinstance(model, Graph) else _traced(model, image, batch, seq, root)
-    if inference:
-        graph = evaluated(graph)
     unit = load_device(device)
     how = precision_named(precision) if precision else default_precision(unit)
+    if inference:
+        graph = evaluated(graph, how.autocast)
     engine = estimator_for(estimator, unit, profile)
     if layout.lower() not in _LAYOUTS:
         raise InvalidValueError(f"layout {layout!r} is unknown; use nchw or nhwc")
