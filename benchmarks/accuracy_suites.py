@@ -87,10 +87,10 @@ def h200() -> list[Suite]:
         key="h200", title="H200, eager",
         about="Training steps of 14 networks on one H200 (SXM) in a virtual machine with 16 cores, "
         "PyTorch 2.11: batches from 1 to the largest, five precisions, both layouts.",
-        fitted="Four constants of the host (`AROUND` in `measure/calibration.py`: what Python "
-        "does around an op, with and without gradients, around a step, and what keeping a "
-        "parameter's gradient takes), its factor, and, with two other suites, the percentiles "
-        "of the interval. No kernel: those were measured one by one "
+        fitted="With two other suites, the host's factor and the percentiles of the interval. "
+        "Some host-bound phases took part beside the host's own times in the table of what an op "
+        "takes in networks (`IN_NETWORKS` in `estimate/calibrated/host.py`). No kernel: those were "
+        "measured one by one "
         "(`benchmarks/data/h200/kernels*.jsonl.gz`). The errors here were looked at while the "
         "model was built, so that the held-out suite is the stricter judge.",
     )  # fmt: skip

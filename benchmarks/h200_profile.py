@@ -1,13 +1,13 @@
 """Build the H200's profile that ships: kernels from measurements, intervals from whole steps.
 
-    python benchmarks/h200_profile.py [--steps ../shared/data/h200/train_steps.csv]
+    python benchmarks/h200_profile.py [--steps ../shared/data/h200/train_steps.csv] [--keep-kernels]
 
 The same as `traincast calibrate --from benchmarks/data/h200/kernels*.jsonl.gz --name h200`, then
-two things that kernels cannot tell, from training steps: one factor for the host, from the steps of
-that table, and how far real steps lie from predicted ones: the 6th and 94th percentile of measured
-over predicted in each regime, in that table, in the second suite's and in that of `unseen.py`. No
-kernel's time is adjusted to a step, and the held-out, third and `fresh.py`'s tables have no part in
-anything.
+two things that kernels cannot tell, from the runs of that table, of the second suite and of
+`unseen.py`: one factor for the host, whose pace differs from one day to another, and how far real
+steps lie from predicted ones: the 6th and 94th percentile of measured over predicted in each
+regime. No kernel's time is adjusted to a step, and the held-out, third and `fresh.py`'s tables have
+no part in anything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traincast.estimate.calibrated.estimator import Calibrated
-from traincast.estimate.calibrated.profile import LARGEST, Profile, profile_to_json
+from traincast.estimate.calibrated.profile import LARGEST, Profile, profile_to_json, read_profile
 from traincast.graph.precision import precision_named
 from traincast.hardware import load_device
 from traincast.ingest import resolve
@@ -61,14 +61,14 @@ def clocks(profile: Profile, table: Path) -> list[Run]:
             row["model"], image=image, batch=int(row["batch"]), seq=seq, root=table.parent
         )
         for training, column in ((True, "step_ms"), (False, "infer_ms")):
-            plan = predict(
+            predicted = predict(
                 graph, device, batch=int(row["batch"]), seq=seq, precision=how.name,
                 optimizer={"sgd": "momentum"}.get(row["optimizer"], row["optimizer"]),
                 layout=row.get("layout") or "nchw", estimator="roofline", inference=not training,
-            ).step.plan  # fmt: skip
-            step = simulate_step(
-                program_for(graph, how, device, engine, plan), device, engine, plan
-            )
+            )  # fmt: skip
+            plan = predicted.step.plan
+            program = program_for(predicted.graph, how, device, engine, plan)
+            step = simulate_step(program, device, engine, plan)
             device_s, host_s = sum(step.device_s.values()), sum(step.host_s.values())
             found.append(Run(float(row[column]) / 1e3, device_s, host_s, training))
     return found
@@ -89,9 +89,9 @@ def pace(runs: list[Run]) -> float:
 
 def judged(profile: Profile, table: Path) -> Profile:
     """Return the profile with the host's factor, and with the errors of whole steps."""
-    runs = clocks(profile, table)
+    tables = (table, *JUDGES)
+    runs = [run for judge in tables for run in clocks(profile, judge)]
     factor = pace(runs)
-    runs += [run for judge in JUDGES for run in clocks(profile, judge)]
     steps = [r for r in runs if r.training]
     measured, device, host = (np.array([r[i] for r in steps]) for i in range(3))
     host = host * factor
@@ -100,9 +100,7 @@ def judged(profile: Profile, table: Path) -> Profile:
     for regime, chosen in (("host", host > device), ("device", host <= device)):
         low, high = np.quantile(ratio[chosen], [_TAIL, 1 - _TAIL])
         errors[regime] = (round(float(low), 3), round(float(high), 3))
-    said = {"host_factor_from": table.name,
-            "errors_from": [table.name, *(judge.name for judge in JUDGES)],
-            "runs": len(steps)}  # fmt: skip
+    said = {"host_factor_and_errors_from": [judge.name for judge in tables], "runs": len(steps)}
     return dataclasses.replace(
         profile, factors={"host": factor}, errors=errors,
         provenance={**profile.provenance, "judged_by": said},
@@ -113,9 +111,13 @@ def main() -> None:
     """Build it and say what came out."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=Path, default=STEPS if STEPS.exists() else None)
+    parser.add_argument("--keep-kernels", action="store_true", help="judge the one that ships anew")
     options = parser.parse_args()
-    results = read_results(sorted((HERE / "data/h200").glob("kernels*.jsonl.gz")))
-    profile = profile_from_results(results.header, results.rows, device="h200")
+    if options.keep_kernels:
+        profile = dataclasses.replace(read_profile(OUT), factors={}, errors={})
+    else:
+        results = read_results(sorted((HERE / "data/h200").glob("kernels*.jsonl.gz")))
+        profile = profile_from_results(results.header, results.rows, device="h200")
     if options.steps:
         profile = judged(profile, options.steps)
     text = profile_to_json(profile)

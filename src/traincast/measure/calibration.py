@@ -121,8 +121,8 @@ def positive_least_squares(columns: Floats, wanted: Floats) -> list[float]:
     return result
 
 
-AROUND = {"python_s": 1.64, "infer_s": 1.4, "parameter_s": 2.0, "step_s": 43.0}
-"""What goes on around ops in a real network, and around a step, in units of an addition's forward
+AROUND = {"python_s": 1.64, "infer_s": 1.4, "parameter_s": 2.0}
+"""What a CPU that computes too does around ops in a real network, in units of an addition's forward
 dispatch: found from 30 host-bound training steps of 11 networks on the H200's host."""
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from traincast.estimate.calibrated.host import host_table
+from traincast.estimate.calibrated.host import UPDATE, host_table
 from traincast.estimate.calibrated.models import KernelModel
 from traincast.estimate.calibrated.profile import Profile
 from traincast.estimate.calibrated.serial import FUSED, beside_kernels
@@ -244,8 +244,9 @@ class Calibrated:
         if not self.efficiency(device).overlap:
             return seconds, 0.0, moved
         if hosted is not None and hosted.host is not None and optimizer.name in hosted.host.update:
-            each = hosted.host.update[optimizer.name]
-            host = (each[0] + each[1] * count + hosted.host.step_s) * hosted.host.scale
+            done = (hosted.host.update[name] for name in (optimizer.name, "zero_grad")
+                    if name in hosted.host.update)  # fmt: skip
+            host = UPDATE * hosted.host.scale * sum(fixed + each * count for fixed, each in done)
         return seconds, host * self.factor(hosted, "host"), moved
 
     def interval(self, seconds: float, host_bound: bool) -> tuple[float, float]:

@@ -36,13 +36,11 @@ class Host:
     ops: Mapping[str, tuple[float, float, float]] = field(hash=False)
     """For each op measured: without autograd, recording for autograd, and its backward."""
     python_s: float = 0.0
-    """Around each op of a real network's forward pass, in training: Python, colder caches."""
+    """Python around each op of a forward pass in training, on a CPU that computes too."""
     infer_s: float = 0.0
     """The same without autograd."""
     parameter_s: float = 0.0
     """For each parameter in the backward pass: its gradient is put in place."""
-    step_s: float = 0.0
-    """Once in a training step: its loop, clearing gradients, starting the engine."""
     update: Mapping[str, tuple[float, float]] = field(hash=False, default_factory=dict)
     """For each optimizer: seconds a step, and seconds for each parameter tensor."""
     fresh_s: float = 0.0
@@ -102,7 +100,6 @@ def profile_to_json(profile: Profile) -> str:
             "python_s": short(host.python_s),
             "infer_s": short(host.infer_s),
             "parameter_s": short(host.parameter_s),
-            "step_s": short(host.step_s),
             "update": {k: [short(v) for v in row] for k, row in host.update.items()},
             **({"fresh_s": short(host.fresh_s)} if host.fresh_s else {}),
             "scale": host.scale,
@@ -221,7 +218,6 @@ def _host(form: Mapping[str, Any]) -> Host:
         python_s=float(form.get("python_s", 0.0)),
         infer_s=float(form.get("infer_s", 0.0)),
         parameter_s=float(form.get("parameter_s", 0.0)),
-        step_s=float(form.get("step_s", 0.0)),
         update={k: (float(v[0]), float(v[1])) for k, v in form.get("update", {}).items()},
         fresh_s=float(form.get("fresh_s", 0.0)),
         scale=float(form.get("scale", 1.0)),
