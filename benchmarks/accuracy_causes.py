@@ -92,8 +92,8 @@ class Facts:
     """Share of the device's time in kernels unlike any that was measured."""
     spread: float | None
     """(p90 − p10) / median of the measured steps."""
-    release: float = 1.0
-    """How many times as long as under the PyTorch that runs it fastest."""
+    release: float = 0.0
+    """Times as long as under the other PyTorch that runs it fastest; 0 where none ran it."""
     phase: str
     """The phase that most of the error is in, with its error in ms; empty where unknown."""
 
@@ -142,15 +142,15 @@ def facts_of(case: Case, estimator: str, rows: Sequence[ValidatedRow] = ()) -> F
 
 
 def _release(row: ValidatedRow, rows: Sequence[ValidatedRow]) -> float:
-    """Return a run's time over the shortest of the same network under any PyTorch, a sample."""
-    if not row.given.get("torch"):
-        return 1.0
-    same = [
-        other.measured["step_ms"] / float(other.given["batch"])
-        for other in rows
-        if all(other.given.get(n) == row.given.get(n) for n in ("model", "image", "layout"))
+    """Return a run's time over the shortest of the same network under another PyTorch, a sample."""
+    names = ("model", "image", "layout", "precision", "seq")
+    other = [
+        run.measured["step_ms"] / float(run.given["batch"])
+        for run in rows
+        if run.given.get("torch") != row.given.get("torch")
+        and all(run.given.get(name) == row.given.get(name) for name in names)
     ]
-    return row.measured["step_ms"] / float(row.given["batch"]) / min(same, default=np.inf)
+    return row.measured["step_ms"] / float(row.given["batch"]) / min(other, default=np.inf)
 
 
 def _phase(row: ValidatedRow) -> str:

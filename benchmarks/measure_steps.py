@@ -5,8 +5,8 @@
 Needs torch, torchvision and transformers; traincast itself is taken from src/. Each row is measured
 as `traincast measure` does it, in an order that has some of every network early. The second suite
 has other networks, ten of them written by hand; the third has further ones, fourteen written by
-hand, and the first's again at other sizes, with their forward passes alone. `unseen` and `fresh`
-are networks by hand alone.
+hand, and the first's again at other sizes, with their forward passes alone. `unseen`, `fresh` and
+`blind` are networks by hand alone; the last are by another hand.
 """
 
 from __future__ import annotations
@@ -106,6 +106,13 @@ FRESH = (
     ("points", 32), ("scan", 4), ("adverts", 2048), ("mixture", 16), ("speech", 16),
     ("atrous", 8), ("patches", 64),
 )  # fmt: skip
+BLIND = (
+    ("odd_resnet", 64), ("rotary_lm", 4), ("text_encoder", 24), ("noise_unet", 8),
+    ("pocket_net", 64), ("lstm_tagger", 32), ("patch14_vit", 32), ("depthwise_five", 24),
+    ("wave_tagger", 24), ("clip_net", 8), ("click_model", 8192), ("gated_mixer", 24),
+    ("pyramid_detector", 8), ("image_text_pair", 64), ("tabular_resnet", 2048),
+    ("concat_net", 32), ("adversarial_pair", 24), ("translator", 16),
+)  # fmt: skip
 HERE = Path(__file__).resolve().parent / "data/h200"
 
 
@@ -200,6 +207,7 @@ def by_hand_suite(file: str, networks: tuple[tuple[str, int], ...]) -> list[dict
 SUITES = {
     "unseen": (lambda: by_hand_suite("unseen", UNSEEN), {}),
     "fresh": (lambda: by_hand_suite("fresh", FRESH), {}),
+    "blind": (lambda: by_hand_suite("blind", BLIND), {}),
     "first": (first_suite, TEXT), "second": (second_suite, SECOND_TEXT),
     "third": (third_suite, {**TEXT, **THIRD_TEXT}),
 }  # fmt: skip

@@ -248,6 +248,18 @@ def test_what_a_builder_must_not_do(write, body: str, said: str) -> None:
         resolve(write(body))
 
 
+def test_an_op_that_fails_is_said_in_a_line_alone(write, caplog) -> None:
+    body = """
+        class Joined(Net):
+            def forward(self, x):
+                return torch.cat((super().forward(x), x[:1]), 1)
+        def build(): return Joined(), torch.zeros(4, 32)
+        """
+    with pytest.raises(IngestError, match="Sizes of tensors must match"):
+        resolve(write(body))
+    assert caplog.records == []
+
+
 def test_an_output_without_a_loss_names_the_model(write) -> None:
     body = """
         class Arg(Net):

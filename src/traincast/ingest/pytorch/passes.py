@@ -7,6 +7,7 @@ enough, the module is built for real on the CPU and fed with random values.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import random
 import sys
@@ -178,7 +179,7 @@ def _run(
             for tensor in tree_flatten(value)[0]:
                 if isinstance(tensor, torch.Tensor):
                     recorder.declare(tensor, label, "input")
-        with _same_draws(), _uncompiled(), recorder.watching():
+        with _same_draws(), _uncompiled(), _unlogged(), recorder.watching():
             loss, note = loss_of(recorder, module(*args, **kwargs))
         notes += note
     except UsageError:
@@ -221,6 +222,17 @@ def _same_draws() -> Iterator[None]:
         yield
     finally:
         random.setstate(before)
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep PyTorch from logging the stack of an op that fails: the error says it in a line."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:
