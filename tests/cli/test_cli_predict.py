@@ -165,3 +165,25 @@ def test_a_trace_is_written_whole(cli, tmp_path) -> None:
     assert json.loads(file.read_text())["traceEvents"]
     assert list(tmp_path.iterdir()) == [file]
     assert cli("predict", "resnet18", "--trace", file, "--json").data["model"] == "resnet18"
+
+
+def test_a_profile_of_ones_own(cli, tmp_path) -> None:
+    from importlib import resources
+
+    shipped = resources.files("traincast.hardware") / "profiles/v100.json"
+    file = tmp_path / "mine.json"
+    file.write_text(shipped.read_text())
+    own, other = (cli("predict", "resnet50", "-d", "v100", *more, "--json").data
+                  for more in ((), ("--profile", file)))  # fmt: skip
+    assert other == own
+    carried = cli("predict", "resnet50", "-d", "t4", "--profile", file, "--json").data
+    assert carried["basis"] == "profile of v100, transferred by datasheet"
+    assert carried["step_ms"] != cli("predict", "resnet50", "-d", "t4", "--json").data["step_ms"]
+
+
+def test_a_profile_that_is_none(cli, tmp_path) -> None:
+    file = tmp_path / "bad.json"
+    cli("predict", "resnet50", "--profile", file).refused("bad.json", "cannot be read")
+    file.write_text('{"schema": 1}')
+    cli("predict", "resnet50", "--profile", file).refused("bad.json", "is not a profile")
+    cli("predict", "resnet50", "--profile", file, "--estimator", "roofline").refused("no profile")

@@ -38,6 +38,7 @@ def predict(
     compiled: Annotated[bool, flag(name="--compile", group=_HOW)] = False,
     inference: Annotated[bool, flag(group=_HOW)] = False,
     estimator: Annotated[str | None, option("NAME", group=_HOW)] = None,
+    profile: Annotated[Path | None, option("FILE", group=_HOW)] = None,
     dataset_size: Annotated[str | None, option("N", group=_RUN)] = None,
     epochs: Annotated[str | None, option("N", group=_RUN)] = None,
     tokens: Annotated[str | None, option("N", group=_RUN)] = None,
@@ -86,6 +87,8 @@ def predict(
         A forward pass alone.
     estimator
         How kernels are priced; auto by default.
+    profile
+        A profile's file to rest on, as `traincast calibrate` writes it, instead of the device's.
     dataset_size
         Samples in an epoch, such as 1281167 or 1.28M: adds the time of a whole run.
     epochs
@@ -126,6 +129,7 @@ def predict(
         refuse({
             "--device": device is not None, "--accumulate": passes != 1, "--recompute": recompute,
             "--compile": compiled, "--inference": inference, "--trace": trace is not None,
+            "--profile": profile is not None,
         })  # fmt: skip
         terms = Terms(
             cluster=cluster, network=network, precision=precision, optimizer=optimizer,
@@ -149,7 +153,7 @@ def predict(
         check_writable(trace)
     from traincast.simulate.predict import predict as run
 
-    _check_names(device, precision, optimizer, layout, estimator)
+    _check_names(device, precision, optimizer, layout, estimator, profile)
     graph = load_model(model, image=side, batch=size, seq=positions)
     if tokens is not None:
         _check_tokens(graph)
@@ -166,6 +170,7 @@ def predict(
         compiled=compiled,
         inference=inference,
         estimator=estimator,
+        profile=profile,
         **run_options,
     )
     from traincast.report.output import show
@@ -210,21 +215,28 @@ def _run_options(
 
 
 def _check_names(
-    device: str, precision: str | None, optimizer: str, layout: str, estimator: str
+    device: str,
+    precision: str | None,
+    optimizer: str,
+    layout: str,
+    estimator: str,
+    profile: Path | None,
 ) -> None:
     """Refuse an unknown name before a model is traced, which may take seconds."""
     from traincast.estimate.optimizer import optimizer_named
-    from traincast.estimate.registry import check_estimator
+    from traincast.estimate.registry import check_estimator, estimator_for
     from traincast.graph.precision import precision_named
     from traincast.hardware import load_device
 
-    load_device(device)
+    unit = load_device(device)
     if precision is not None:
         precision_named(precision)
     optimizer_named(optimizer)
     if layout.lower() not in ("nchw", "nhwc"):
         raise InvalidValueError(f"layout {layout!r} is unknown; use nchw or nhwc")
     check_estimator(estimator)
+    if profile is not None:
+        estimator_for(estimator, unit, profile)
 
 
 def _check_tokens(graph: Graph) -> None:
