@@ -1,11 +1,12 @@
 """How long kernels take in training steps, as torch.profiler recorded it, and as predicted.
 
-    python benchmarks/kernel_times.py [--step resnet50] [--vector]
+    python benchmarks/kernel_times.py [--step resnet50] [--vector] [--update]
 
 For each recorded step of an H200 (`data/h200/kernel_lists*.json.gz`) the device's time in all, and
 the aten ops that are furthest off. `--vector` compares kernels without products one by one, by the
-bytes that they move: how much longer they take in a network than alone (`cold_seconds`). Launches'
-gaps, which the profiler does not count, are left out. Needs torch, torchvision and transformers.
+bytes that they move: how much longer they take in a network than alone (`cold_seconds`). `--update`
+compares optimizers' updates alone, by launches and by time. Launches' gaps, which the profiler does
+not count, are left out but for those of updates. Needs torch, torchvision and transformers.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -24,12 +25,15 @@ from traincast.errors import TraincastError
 from traincast.estimate.calibrated import estimator
 from traincast.estimate.calibrated.estimator import MATRIX, Calibrated
 from traincast.estimate.calibrated.library import COMPLETE, shipped
+from traincast.estimate.host import trained_sizes
+from traincast.estimate.optimizer import launch_count, optimizer_named
 from traincast.estimate.program import FAMILIES, kernels_of
-from traincast.graph import Graph
+from traincast.graph import DTYPE_BYTES, Graph
 from traincast.graph.precision import PRECISIONS
 from traincast.hardware import load_device
 
 FOLDER = recorded.DATA.parent
+LISTS = "kernel_lists*.json.gz"
 EDGES = (0.3e6, 2e6, 5e6, 10e6, 20e6, 35e6, 50e6, 70e6, 100e6, 200e6, 1e12)
 
 
@@ -75,16 +79,48 @@ def vector_pairs(step: recorded.Step, ours: list[Priced]) -> Iterator[tuple[floa
                 yield kernel.traffic, us / 1e6 / kernel.seconds
 
 
+def compare_updates(chosen: str) -> None:
+    """Print launches and microseconds of optimizers' updates, recorded and ours."""
+    profile, device = shipped(COMPLETE), load_device(COMPLETE)
+    assert profile is not None
+    off: dict[tuple[str, float], float] = {}
+    for step in chain.from_iterable(map(recorded.steps, sorted(FOLDER.glob(LISTS)))):
+        real = [
+            us
+            for name, _, kernels in step["ops"]
+            if name.removeprefix("aten::").removesuffix("_") in recorded.OPTIMIZER
+            for _, us in kernels
+        ]
+        each = DTYPE_BYTES[PRECISIONS[step["precision"]].parameters]
+        key = (step["model"], each)
+        if key in off or not real or chosen not in recorded.title(step):
+            continue
+        sizes = trained_sizes(recorded.program_for(step, recorded.graph_of(step, FOLDER)))
+        optimizer = optimizer_named({"sgd": "momentum"}.get(step["optimizer"], step["optimizer"]))
+        update = profile.updates[f"{optimizer.name}|{'bf16' if each == 2 else 'fp32'}"]
+        us = 1e6 * update.seconds(optimizer, sizes, each, device.memory_bandwidth)
+        off[key] = us / sum(real) - 1
+        print(f"{recorded.title(step)}: {len(real)} launches, ours {launch_count(optimizer, sizes)}"
+              f"; {sum(real):.0f} µs, predicted {off[key]:+.1%}")  # fmt: skip
+    errors = np.array(list(off.values()))
+    print(f"{len(off)} updates: off by {abs(errors).mean():.1%} on average, median "
+          f"{np.median(abs(errors)):.1%}, bias {errors.mean():+.1%}")  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--step", default="", help="part of a step's name")
     parser.add_argument("--vector", action="store_true")
+    parser.add_argument("--update", action="store_true")
     options = parser.parse_args()
+    if options.update:
+        compare_updates(options.step)
+        return
     if options.vector:
         patch.object(estimator, "cold_seconds", lambda traffic, *_: 0.0 * traffic).start()
     pairs: list[tuple[float, float]] = []
     off = []
-    for path in sorted(FOLDER.glob("kernel_lists*.json.gz")):
+    for path in sorted(FOLDER.glob(LISTS)):
         for step in recorded.steps(path):
             if options.step not in recorded.title(step):
                 continue

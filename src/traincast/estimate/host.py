@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traincast.estimate.optimizer import Optimizer
+from traincast.estimate.optimizer import Optimizer, launch_count
 from traincast.estimate.program import Floats, Kernels, Program
 from traincast.estimate.roofline import Efficiency
 from traincast.graph import DTYPE_BYTES, elements
@@ -34,17 +34,21 @@ def host_seconds(program: Program, kernels: Kernels, efficiency: Efficiency) -> 
     return table[program.op_class] * efficiency.dispatch_s
 
 
+def trained_sizes(program: Program) -> tuple[int, ...]:
+    """Return the elements of each tensor that is trained."""
+    return tuple([elements(t.shape, 1, 1) for t in program.graph.parameters if t.trainable])
+
+
 def update_seconds(
     program: Program, device: Device, efficiency: Efficiency, optimizer: Optimizer
 ) -> tuple[float, float, float]:
     """Return device seconds, host seconds and bytes moved of one optimizer update."""
-    trainable = [t for t in program.graph.parameters if t.trainable]
-    count = float(sum(elements(t.shape, 1, 1) for t in trainable))
-    each = DTYPE_BYTES[program.precision.parameters]
-    moved = count * optimizer.traffic * each
-    launches = optimizer.launches(len(trainable), count)
+    sizes = trained_sizes(program)
+    count = float(sum(sizes))
+    moved = count * optimizer.traffic * DTYPE_BYTES[program.precision.parameters]
+    launches = launch_count(optimizer, sizes)
     compute = count * optimizer.ops / (device.vector_peak("fp32") * efficiency.vector)
     memory = moved / (device.memory_bandwidth * min(1.4 * efficiency.bandwidth, 0.9))
     seconds = max(compute, memory) + launches * efficiency.gap_s
-    host = (0.2 * len(trainable) + launches) * efficiency.dispatch_s if efficiency.overlap else 0.0
+    host = (0.2 * len(sizes) + launches) * efficiency.dispatch_s if efficiency.overlap else 0.0
     return seconds, host, moved

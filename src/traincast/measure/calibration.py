@@ -9,8 +9,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from traincast.errors import InvalidValueError
-from traincast.estimate.calibrated.models import FIXED, KernelModel, fit_base, fit_residual
-from traincast.estimate.calibrated.profile import Host, Profile, Update
+from traincast.estimate.calibrated.models import (
+    FIXED,
+    KernelModel,
+    fit_base,
+    fit_residual,
+    levenberg,
+)
+from traincast.estimate.calibrated.profile import (
+    BlockUpdate,
+    Host,
+    Profile,
+    TensorUpdate,
+    Update,
+)
 from traincast.estimate.calibrated.species import (
     acting,
     features_of,
@@ -20,7 +32,7 @@ from traincast.estimate.calibrated.species import (
     windows_of,
     work_of,
 )
-from traincast.estimate.optimizer import OPTIMIZERS
+from traincast.estimate.optimizer import OPTIMIZERS, Optimizer
 from traincast.estimate.program import Floats, kernel_table
 from traincast.graph.kinds import Kernel
 from traincast.hardware import Device, load_device
@@ -84,26 +96,56 @@ _UPDATES = {"sgd": "sgd", "momentum": "momentum", "adamw_fused": "adamw", "adam_
 
 
 def fit_updates(rows: Iterable[Row], device: Device) -> dict[str, Update]:
-    """Return what each optimizer takes by tensors and bytes, in each type."""
-    groups: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    """Return what each optimizer takes by its tensors' sizes, in each type."""
+    groups: dict[tuple[str, int], list[Row]] = defaultdict(list)
     for row in rows:
         name = _UPDATES.get(str(row.get("op")))
-        if row.get("family") != "update" or name is None or "seconds" not in row:
-            continue
-        each = 2 if row["dtype"] in ("bf16", "fp16") else 4
-        moved = row["tensors"] * row["elements"] * OPTIMIZERS[name].traffic * each
-        kind = "bf16" if each == 2 else "fp32"
-        groups[f"{name}|{kind}"].append((row["tensors"], moved, row["seconds"]))
-    found = {}
-    for key, group in groups.items():
-        if len(group) < _LEAST:
-            continue
-        tensors, moved, seconds = np.array(group).T
-        columns = np.column_stack([np.ones_like(tensors), tensors, moved]) / seconds[:, None]
-        floor, each_s, byte_s = positive_least_squares(columns, np.ones(len(group)))
-        share = 1.0 / max(byte_s * device.memory_bandwidth, 1e-3)
-        found[key] = Update(floor, each_s, share)
-    return found
+        if row.get("family") == "update" and name is not None and "seconds" in row:
+            groups[name, 2 if row["dtype"] in ("bf16", "fp16") else 4].append(row)
+    fitted = _tensor_update if device.tier == "cpu" else _block_update
+    return {
+        f"{name}|{'bf16' if each == 2 else 'fp32'}": fitted(
+            OPTIMIZERS[name],
+            [(int(row["elements"]),) * int(row["tensors"]) for row in group],
+            np.array([row["seconds"] for row in group]),
+            each,
+            device.memory_bandwidth,
+        )
+        for (name, each), group in groups.items()
+        if len(group) >= _LEAST
+    }
+
+
+def _tensor_update(
+    optimizer: Optimizer, sizes: Sequence[tuple[int, ...]], seconds: Floats, each: int, rate: float
+) -> TensorUpdate:
+    tensors = np.array([len(s) for s in sizes])
+    moved = np.array([sum(s) * optimizer.traffic * each for s in sizes])
+    columns = np.column_stack([np.ones_like(moved), tensors, moved]) / seconds[:, None]
+    floor, tensor_s, byte_s = positive_least_squares(columns, np.ones(len(sizes)))
+    return TensorUpdate(floor, tensor_s, 1.0 / max(byte_s * rate, 1e-3))
+
+
+_BEFORE = BlockUpdate(2.5e-6, 3e-6, 0.7, 4e-6, 0.5)
+"""What an update's launches take before any was measured: about an H200's."""
+_SURE = 0.03
+"""Weight of that against measured rows, whose errors are logarithms."""
+
+
+def _block_update(
+    optimizer: Optimizer, sizes: Sequence[tuple[int, ...]], seconds: Floats, each: int, rate: float
+) -> BlockUpdate:
+    start = np.log(_BEFORE)
+    calm = 0.1
+
+    def off(theta: Floats) -> Floats:
+        guess = BlockUpdate(*np.exp(theta))
+        found = [guess.seconds(optimizer, s, each, rate, hot=True) for s in sizes]
+        return np.concatenate([np.log(found / seconds), _SURE * (theta - start)]) / calm
+
+    low, high = start - 4.0, np.minimum(start + 4.0, np.log([1e-3, 1e-3, 1.2, 1e-3, 1.2]))
+    found = levenberg(off, start, np.ones(len(start), dtype=np.bool_), low, high)
+    return BlockUpdate(*map(float, np.exp(found)))
 
 
 def positive_least_squares(columns: Floats, wanted: Floats) -> list[float]:

@@ -20,7 +20,7 @@ from traincast.estimate.calibrated.species import (
     work_of,
 )
 from traincast.estimate.calibrated.transfer import carried
-from traincast.estimate.host import host_seconds, update_seconds
+from traincast.estimate.host import host_seconds, trained_sizes, update_seconds
 from traincast.estimate.optimizer import Optimizer
 from traincast.estimate.program import FAMILIES, Floats, Ints, Kernels, Program
 from traincast.estimate.roofline import TIERS, Efficiency, Pricing
@@ -233,12 +233,11 @@ class Calibrated:
     ) -> tuple[float, float, float]:
         """Return device seconds, host seconds and bytes moved of one optimizer update."""
         seconds, host, moved = update_seconds(program, device, self.efficiency(device), optimizer)
-        count = sum(t.trainable for t in program.graph.parameters)
-        dtype = "bf16" if DTYPE_BYTES[program.precision.parameters] == 2 else "fp32"
-        key = f"{optimizer.name}|{dtype}"
+        sizes, each = trained_sizes(program), DTYPE_BYTES[program.precision.parameters]
+        key = f"{optimizer.name}|{'bf16' if each == 2 else 'fp32'}"
         source = next((p for p in self._profiles if key in p.updates), None)
         if source is not None:
-            seconds = source.updates[key].seconds(count, moved, device.memory_bandwidth)
+            seconds = source.updates[key].seconds(optimizer, sizes, each, device.memory_bandwidth)
         seconds *= self.factor(source, "vector")
         hosted = self._hosted
         if not self.efficiency(device).overlap:
@@ -246,7 +245,7 @@ class Calibrated:
         if hosted is not None and hosted.host is not None and optimizer.name in hosted.host.update:
             done = (hosted.host.update[name] for name in (optimizer.name, "zero_grad")
                     if name in hosted.host.update)  # fmt: skip
-            host = UPDATE * hosted.host.scale * sum(fixed + each * count for fixed, each in done)
+            host = UPDATE * hosted.host.scale * sum(a + b * len(sizes) for a, b in done)
         return seconds, host * self.factor(hosted, "host"), moved
 
     def interval(self, seconds: float, host_bound: bool) -> tuple[float, float]:

@@ -25,9 +25,11 @@ physical parameters alone, and the error to expect grows to `spread`, what those
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traincast.estimate.program import Floats, Ints
 
@@ -110,12 +112,18 @@ def fit_base(
         residue: Floats = np.log(guess / seconds)
         return residue
 
-    theta = _levenberg(off, start, free, low, high)
+    theta = levenberg(off, start, free, low, high)
     e_c, e_b, floor = (float(v) for v in np.exp(theta))
     return (e_c if matrix else 0.0), e_b, floor
 
 
-def _levenberg(off, theta: Floats, free, low: Floats, high: Floats) -> Floats:  # type: ignore[no-untyped-def]
+def levenberg(
+    off: Callable[[Floats], Floats],
+    theta: Floats,
+    free: NDArray[np.bool_],
+    low: Floats,
+    high: Floats,
+) -> Floats:
     """Minimise the sum of √(1 + off²) over the free entries of theta, within bounds."""
 
     def cost(value: Floats) -> float:

@@ -21,6 +21,7 @@ import numpy as np
 
 from traincast.errors import InputFileError
 from traincast.estimate.calibrated.models import FIXED, KernelModel, Residual, short
+from traincast.estimate.optimizer import CHUNK, Optimizer
 from traincast.estimate.program import Floats
 
 SCHEMA = 2
@@ -49,17 +50,74 @@ class Host:
     """Factor on all of it."""
 
 
-class Update(NamedTuple):
-    """What an optimizer update takes on the device: a launch, each tensor, each byte."""
+class TensorUpdate(NamedTuple):
+    """What an optimizer update takes where it goes tensor by tensor, as on a CPU."""
 
     floor_s: float
     tensor_s: float
     bandwidth: float
     """Of memory bandwidth."""
 
-    def seconds(self, tensors: float, traffic: float, bandwidth: float) -> float:
-        """Return seconds for so many tensors and bytes on a device of a bandwidth (bytes/s)."""
-        return self.floor_s + self.tensor_s * tensors + traffic / (bandwidth * self.bandwidth)
+    def seconds(
+        self, optimizer: Optimizer, sizes: tuple[int, ...], each: float, bandwidth: float
+    ) -> float:
+        """Return seconds for tensors of these sizes, of `each` bytes an element.
+
+        `bandwidth` is that of the device's memory, bytes/s.
+        """
+        moved = sum(sizes) * optimizer.traffic * each
+        return self.floor_s + self.tensor_s * len(sizes) + moved / (bandwidth * self.bandwidth)
+
+
+COLD_CHUNK_S = 7e-6
+"""What a block takes longer for a chunk that lies in memory instead of the L2 cache: 32 turns one
+after the other, each about 200 ns longer. As recorded in 51 training steps of an H200
+(benchmarks/kernel_times.py --update), in which updates take a fifth longer than alone."""
+
+
+class BlockUpdate(NamedTuple):
+    """The same in launches over many tensors: the slower of the memory and of the largest block."""
+
+    launch_s: float
+    chunk_s: float
+    """One block, for a value of 4 bytes of each element of a full chunk."""
+    bandwidth: float
+    """Of memory bandwidth."""
+    odd_chunk_s: float
+    """The same two in tensors whose size vectors do not divide."""
+    odd_bandwidth: float
+
+    def seconds(
+        self,
+        optimizer: Optimizer,
+        sizes: tuple[int, ...],
+        each: float,
+        bandwidth: float,
+        hot: bool = False,
+    ) -> float:
+        """Return seconds for tensors of these sizes, as `TensorUpdate` does.
+
+        `hot`: one update after the other, so that small tensors lie in the L2 cache.
+        """
+        total = 0.0
+        for one, rows in zip(optimizer.passes, optimizer.launches(sizes), strict=True):
+            times, even, odd, largest_even, largest_odd = rows.T
+            block = np.maximum(largest_even * self.chunk_s, largest_odd * self.odd_chunk_s)
+            work = block / CHUNK * one.traffic * each / 4.0
+            if one.traffic and not hot:
+                work = work + np.maximum(largest_even, largest_odd) / CHUNK * COLD_CHUNK_S
+            memory = (even / self.bandwidth + odd / self.odd_bandwidth) / bandwidth
+            whole = _slower(work, memory * one.traffic * each)
+            total += float((times * (self.launch_s + whole)).sum())
+        return total
+
+
+Update = TensorUpdate | BlockUpdate
+
+
+def _slower(one: Floats, other: Floats) -> Floats:
+    """Return the larger of two times, a little more where both are close."""
+    return (one**4 + other**4) ** 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -200,7 +258,7 @@ def profile_from_json(text: str, source: Path | str) -> Profile:
             device=str(body["device"]),
             models={key: _model(models[key], shapes) for key in sorted(models)},
             host=None if host is None else _host(host),
-            updates={k: Update(*map(float, v)) for k, v in body.get("updates", {}).items()},
+            updates={k: _update(v) for k, v in body.get("updates", {}).items()},
             gap_s=float(body.get("gap_s", 0.0)),
             factors={k: float(v) for k, v in body.get("factors", {}).items()},
             errors={k: (float(v[0]), float(v[1])) for k, v in body.get("errors", {}).items()},
@@ -222,6 +280,11 @@ def _host(form: Mapping[str, Any]) -> Host:
         fresh_s=float(form.get("fresh_s", 0.0)),
         scale=float(form.get("scale", 1.0)),
     )
+
+
+def _update(form: Sequence[Any]) -> Update:
+    kind = TensorUpdate if len(form) == len(TensorUpdate._fields) else BlockUpdate
+    return kind(*map(float, form))
 
 
 def _model(form: Mapping[str, Any], shapes: _Shapes | None) -> KernelModel:
