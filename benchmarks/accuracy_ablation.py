@@ -15,7 +15,7 @@ import numpy as np
 
 from accuracy_causes import Case
 from accuracy_suites import ROOT
-from traincast.estimate.calibrated.estimator import ALL_PARTS, Calibrated
+from traincast.estimate.calibrated.estimator import ALL_PARTS, Calibrated, widening
 from traincast.estimate.calibrated.profile import Profile
 from traincast.estimate.calibrated.species import work_of
 from traincast.estimate.program import Floats
@@ -40,6 +40,8 @@ class Guess:
     host_bound: np.ndarray
     quiet: np.ndarray
     networks: np.ndarray
+    wider: Floats
+    """How much wider than in the middle the interval is, in logarithms, by the step's kernels."""
 
     def errors(self, quiet: bool) -> tuple[float, float, float]:
         """Return mean and 90th percentile of |error|, and the mean error."""
@@ -65,7 +67,11 @@ def guess(cases: Sequence[Case], engine: Calibrated, *, device_only: bool = Fals
         host_bound=np.array([s.host_bound for s in steps]),
         quiet=np.array([s is not None and s <= QUIET for s in spreads]),
         networks=np.array([case.row.model for case in cases]),
-    )
+        wider=np.array([
+            1.0 if s.host_bound else widening(s.spread or 0.0, engine.profile.spread)
+            for s in steps
+        ]),
+    )  # fmt: skip
 
 
 def own_engine() -> Calibrated:
@@ -115,13 +121,13 @@ def without_waves(profile: Profile) -> Calibrated:
 Ends = Mapping[str, tuple[float, float]]
 
 
-def percentiles(found: Guess, split: bool, tail: float = 0.05) -> Ends:
+def percentiles(found: Guess, split: bool) -> Ends:
     """Return two percentiles of measured over predicted, by regime or one pair for all."""
-    ratio = found.measured / found.predicted
+    ratio = (found.measured / found.predicted) ** (1.0 / found.wider)
     result = {}
     for regime, bound in (("host", True), ("device", False)):
         chosen = found.host_bound == bound if split else np.ones(len(ratio), dtype=bool)
-        low, high = np.quantile(ratio[chosen], (tail, 1 - tail))
+        low, high = np.quantile(ratio[chosen], (0.05, 0.95))
         result[regime] = (float(low), float(high))
     return result
 
@@ -129,18 +135,23 @@ def percentiles(found: Guess, split: bool, tail: float = 0.05) -> Ends:
 def inside(found: Guess, ends: Ends) -> np.ndarray:
     """Return which runs lie inside their interval."""
     low, high = (np.where(found.host_bound, ends["host"][i], ends["device"][i]) for i in (0, 1))
-    ratio = found.measured / found.predicted
+    ratio = (found.measured / found.predicted) ** (1.0 / found.wider)
     held: np.ndarray = (low <= ratio) & (ratio <= high)
     return held
 
 
-def left_out(found: Guess, tail: float) -> np.ndarray:
+def left_out(found: Guess) -> np.ndarray:
     """Return which runs lie inside an interval that the runs of all other networks give."""
     held = np.zeros(len(found.measured), dtype=bool)
     for name in np.unique(found.networks):
         own = found.networks == name
-        held[own] = inside(part(found, own), percentiles(part(found, ~own), True, tail))
+        held[own] = inside(part(found, own), percentiles(part(found, ~own), split=True))
     return held
+
+
+def alike(found: Guess) -> Guess:
+    """Return the runs as if all kernels were as sure."""
+    return replace(found, wider=np.ones(len(found.wider)))
 
 
 def part(found: Guess, chosen: np.ndarray) -> Guess:

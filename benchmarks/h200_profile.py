@@ -5,9 +5,9 @@
 The same as `traincast calibrate --from benchmarks/data/h200/kernels*.jsonl.gz --name h200`, then
 two things that kernels cannot tell, from the runs of that table, of the second suite and of
 `unseen.py`: one factor for the host, whose pace differs from one day to another, and how far real
-steps lie from predicted ones: the 6th and 94th percentile of measured over predicted in each
-regime. No kernel's time is adjusted to a step, and the held-out, third and `fresh.py`'s tables have
-no part in anything.
+steps lie from predicted ones: the 5th and 95th percentile of measured over predicted in each
+regime; for steps that the device bounds, at the middle spread of their kernels. No kernel's time is
+adjusted to a step, and the held-out, third and `fresh.py`'s tables have no part in anything.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traincast.estimate.calibrated.estimator import Calibrated
+from traincast.estimate.calibrated.estimator import Calibrated, widening
 from traincast.estimate.calibrated.profile import LARGEST, Profile, profile_to_json, read_profile
 from traincast.graph.precision import precision_named
 from traincast.hardware import load_device
@@ -36,7 +36,7 @@ ROOT = HERE.parent
 OUT = ROOT / "src/traincast/hardware/profiles/h200.json"
 STEPS = ROOT.parent / "shared/data/h200/train_steps.csv"
 JUDGES = [HERE / f"data/h200/{name}_steps.csv" for name in ("second", "unseen")]
-_TAIL = 0.06
+_TAIL = 0.05
 
 
 class Run(NamedTuple):
@@ -46,6 +46,8 @@ class Run(NamedTuple):
     device: float
     host: float
     training: bool
+    spread: float
+    """How unsure its kernels are."""
 
 
 def clocks(profile: Profile, table: Path) -> list[Run]:
@@ -70,7 +72,9 @@ def clocks(profile: Profile, table: Path) -> list[Run]:
             program = program_for(predicted.graph, how, device, engine, plan)
             step = simulate_step(program, device, engine, plan)
             device_s, host_s = sum(step.device_s.values()), sum(step.host_s.values())
-            found.append(Run(float(row[column]) / 1e3, device_s, host_s, training))
+            found.append(
+                Run(float(row[column]) / 1e3, device_s, host_s, training, step.spread or 0.0)
+            )
     return found
 
 
@@ -95,14 +99,17 @@ def judged(profile: Profile, table: Path) -> Profile:
     steps = [r for r in runs if r.training]
     measured, device, host = (np.array([r[i] for r in steps]) for i in range(3))
     host = host * factor
-    ratio = measured / np.maximum(device, host)
+    ratio, bound = measured / np.maximum(device, host), host > device
+    spread = np.array([r.spread for r in steps])
+    typical = round(float(np.median(spread[~bound])), 4)
+    wider = np.where(bound, 1.0, [widening(s, typical) for s in spread])
     errors = {}
-    for regime, chosen in (("host", host > device), ("device", host <= device)):
-        low, high = np.quantile(ratio[chosen], [_TAIL, 1 - _TAIL])
+    for regime, chosen in (("host", bound), ("device", ~bound)):
+        low, high = np.quantile(ratio[chosen] ** (1.0 / wider[chosen]), [_TAIL, 1 - _TAIL])
         errors[regime] = (round(float(low), 3), round(float(high), 3))
     said = {"host_factor_and_errors_from": [judge.name for judge in tables], "runs": len(steps)}
     return dataclasses.replace(
-        profile, factors={"host": factor}, errors=errors,
+        profile, factors={"host": factor}, errors=errors, spread=typical,
         provenance={**profile.provenance, "judged_by": said},
     )  # fmt: skip
 

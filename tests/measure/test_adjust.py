@@ -249,3 +249,10 @@ def test_a_profile_without_models_needs_the_complete_one(
         adjust_to_runs(
             replace(PROFILE, device="rtx-3090", models={}), table_of_runs(tmp_path, PROFILE)
         )
+
+
+def test_percentiles_of_runs_hold_whatever_the_kernels(tmp_path: Path) -> None:
+    start = replace(PROFILE, spread=0.03, errors={"device": (0.5, 2.0)})
+    found = adjust_to_runs(start, table_of_runs(tmp_path, PROFILE)).profile
+    assert found.errors["device"] != (0.5, 2.0)
+    assert found.spread == 0.0

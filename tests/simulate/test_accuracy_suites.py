@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ def guess(ratio: list[float], host: list[bool], networks: str) -> ablation.Guess
     return ablation.Guess(
         measured=np.array(ratio), predicted=np.ones(len(ratio)), host_bound=np.array(host),
         quiet=np.arange(len(ratio)) > 0, networks=np.array(list(networks)),
+        wider=np.ones(len(ratio)),
     )  # fmt: skip
 
 
@@ -64,7 +66,16 @@ def test_percentiles_by_regime_and_coverage_by_hand() -> None:
 def test_an_interval_without_the_networks_own_runs() -> None:
     """Of networks at 1, 2 and 3, only the middle one lies between the other two."""
     found = guess([1.0, 2.0, 3.0] * 2, [True] * 3 + [False] * 3, "abcabc")
-    assert list(ablation.left_out(found, 0.0)) == [False, True, False] * 2
+    assert list(ablation.left_out(found)) == [False, True, False] * 2
+
+
+def test_a_run_with_less_sure_kernels_lies_in_a_wider_interval() -> None:
+    """1.4 lies outside 0.8 to 1.25, and inside 0.64 to 1.5625, twice as wide in logarithms."""
+    ends = {"host": (0.8, 1.25), "device": (0.8, 1.25)}
+    found = guess([1.4, 1.4, 1.6], [False] * 3, "abc")
+    wider = replace(found, wider=np.array([1.0, 2.0, 2.0]))
+    assert list(ablation.inside(wider, ends)) == [False, True, False]
+    assert list(ablation.inside(ablation.alike(wider), ends)) == [False] * 3
 
 
 @pytest.mark.parametrize(

@@ -38,16 +38,21 @@ UNJUDGED = 1.5
 class Judged(Protocol):
     """An estimator that knows its own errors."""
 
-    def interval(self, seconds: float, host_bound: bool) -> tuple[float, float]:
-        """Return seconds between which a real step falls in nine cases of ten."""
+    def interval(
+        self, seconds: float, host_bound: bool, spread: float | None = None
+    ) -> tuple[float, float]:
+        """Return seconds between which a real step falls in nine cases of ten.
+
+        `spread` is how unsure its kernels are in all: a standard deviation of the logarithm.
+        """
 
 
 def interval_of(
-    engine: Estimator, device: str, seconds: float, host_bound: bool
+    engine: Estimator, device: str, seconds: float, host_bound: bool, spread: float | None = None
 ) -> tuple[float, float]:
     """Return seconds between which a real step falls in nine cases of ten."""
     if isinstance(engine, Judged):
-        return engine.interval(seconds, host_bound)
+        return engine.interval(seconds, host_bound, spread)
     return interval(engine.name, device, seconds, host_bound)
 
 

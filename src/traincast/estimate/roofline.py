@@ -105,6 +105,9 @@ class Pricing(NamedTuple):
     seconds: Floats
     bound: Ints
     """0 compute, 1 memory traffic, 2 launch."""
+    spread: Floats | None = None
+    """Standard deviation of the logarithm of each kernel's seconds, where measured; each shape's
+    own."""
 
 
 def pricing(compute: Floats, memory: Floats, gap: Floats) -> Pricing:

@@ -356,6 +356,7 @@ def _applied(found: Adjustment, errors: Mapping[str, tuple[float, float]], sourc
         profile,
         factors=factors,
         errors={**profile.errors, **errors},
+        spread=0.0 if "device" in errors else profile.spread,
         provenance={**profile.provenance, "adjusted": [*earlier, note]},
     )
 

@@ -173,7 +173,7 @@ rule. Of eight compiled steps on an H200 all lie inside then."""
 
 
 def _interval(engine: Estimator, device: Device, step: Step) -> tuple[float, float]:
-    low, high = interval_of(engine, device.name, step.seconds, step.host_bound)
+    low, high = interval_of(engine, device.name, step.seconds, step.host_bound, step.spread)
     wider = 1.0 if step.plan.eager else COMPILED
     return low / wider, high * wider
 

@@ -13,12 +13,21 @@ import numpy as np
 from traincast.estimate.fusion import compiled_layout, fused, launch_seconds
 from traincast.estimate.host import host_seconds, update_seconds
 from traincast.estimate.optimizer import Optimizer
-from traincast.estimate.program import FAMILIES, Floats, Kernels, Program, kernels_of, program_of
+from traincast.estimate.program import (
+    FAMILIES,
+    Floats,
+    Ints,
+    Kernels,
+    Program,
+    kernels_of,
+    program_of,
+)
 from traincast.estimate.roofline import (
     Estimator,
     KernelEstimator,
     LayerEstimator,
     OpTimes,
+    Pricing,
     StepEstimator,
 )
 from traincast.graph import Graph
@@ -81,6 +90,8 @@ class Step:
     """Bytes it moves."""
     unpriced: dict[str, float]
     """Ops without a formula, with their share of the bytes moved."""
+    spread: float | None = None
+    """Standard deviation of the logarithm of the device's seconds that comes from its kernels."""
     notes: tuple[str, ...] = ()
     """What the estimator has to say of this step."""
 
@@ -188,6 +199,7 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
         return table.reshape(classes, 2)[program.op_class]
 
     update = host = moved = 0.0
+    spread: float | None = None
     if plan.optimizer is not None and isinstance(estimator, StepEstimator):
         update, host, moved = estimator.update(program, device, plan.optimizer)
     elif plan.optimizer is not None:
@@ -211,6 +223,7 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
         ).astype(np.float64)
         bound = bound.reshape(classes, 3)[program.op_class]
         times = OpTimes(per_op(priced.seconds), bound, update, ())
+        spread = _spread(priced, np.bincount(program.op_class, minlength=classes), kernels)
     if not efficiency.overlap and plan.eager and isinstance(estimator, StepEstimator):
         # One clock: what the host does besides an op's kernels makes the op longer.
         bound = times.bound.copy()
@@ -230,6 +243,7 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
         update_host_s=host,
         update_bytes=moved,
         unpriced=_unpriced(program, kernels, traffic, total),
+        spread=spread,
         notes=times.notes,
     )
 
@@ -245,6 +259,14 @@ def program_for(
 def _host_share(plan: Plan) -> float:
     """Return the part of the host's work that is left: without autograd, about six tenths."""
     return 1.0 if plan.training else 0.6
+
+
+def _spread(priced: Pricing, count: Ints, kernels: Kernels) -> float | None:
+    """Return the spread of a sum of kernels: those of one shape are off together, others apart."""
+    if priced.spread is None:
+        return None
+    seconds = priced.seconds * count[kernels.op_class]
+    return float(np.linalg.norm(seconds * priced.spread) / max(float(seconds.sum()), 1e-12))
 
 
 def _unpriced(

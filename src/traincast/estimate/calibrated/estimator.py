@@ -48,6 +48,10 @@ _CARRIED = {"device": (0.65, 1.95), "host": (0.9, 2.25)}
 """The same for kernels carried over from another device, and another host than the one measured:
 469 published steps on 17 GPUs (benchmarks/published_steps.py), and 2,443 of timm's networks on an
 RTX 3090 (benchmarks/timm_rtx3090.py), of which 93 % lie between."""
+SURE = 0.035
+"""Standard deviation of log(measured / predicted) of a step that the device bounds and all of whose
+kernels were measured: of 278 such steps on an H200, those with the surest kernels and those with
+the least sure ones then lie inside their intervals alike."""
 _CONVOLUTIONS = {"gconv": "grouped", "dwconv": "depthwise"}
 
 
@@ -58,6 +62,11 @@ network some have left it: so much of their bytes comes from memory, and the fir
 Found from 22,323 vector kernels of 79 recorded training steps on an H200, which took 12 % longer on
 average than alone, those over 50 MB no longer (benchmarks/kernel_times.py --vector); sums and
 concatenations, of what was written long before, took 18 and 38 % longer."""
+
+
+def widening(spread: float, typical: float) -> float:
+    """Return how much wider an interval is, in logarithms, for one spread of kernels or another."""
+    return math.hypot(SURE, spread) / math.hypot(SURE, typical)
 
 
 def cold_seconds(traffic: Floats, device: Device, cold: Floats | float = COLD) -> Floats:
@@ -188,6 +197,7 @@ class Calibrated:
             groups.setdefault(kind, []).append(i)
         seconds = np.empty(len(names))
         bound = np.empty(len(names), dtype=np.int64)
+        spread = np.empty(len(names))
         share = np.array([COLDER.get(family, COLD) for family in FAMILIES])[kernels.family]
         cold = {
             p.device: cold_seconds(traffic, load_device(p.device), share) for p in self._profiles
@@ -196,10 +206,12 @@ class Calibrated:
         for (key, code), rows in groups.items():
             index, family = np.array(rows), FAMILIES[code]
             model, source = self.model(key, family)
+            correction, spread[index] = self._correction(
+                model, source, shapes[family][place[index]]
+            )
             seconds[index], bound[index] = self._priced(
-                model, source, flops[index], traffic[index], key.split("|")[1], device,
-                self._correction(model, source, shapes[family][place[index]]),
-            )  # fmt: skip
+                model, source, flops[index], traffic[index], key.split("|")[1], device, correction
+            )
             if family not in MATRIX:
                 seconds[index] += cold[source.device][index]
             factor = self.factor(source, *groups_of(key, family))
@@ -211,7 +223,7 @@ class Calibrated:
         if not self.efficiency(device).overlap:
             seconds[[name in FUSED for name in kernels.names]] = 0.0
         gap = next((p.gap_s for p in self._profiles if p.gap_s), 0.0)
-        return Pricing(seconds + gap * kernels.launches, bound)
+        return Pricing(seconds + gap * kernels.launches, bound, spread)
 
     def host(self, program: Program, kernels: Kernels, device: Device, training: bool) -> Floats:
         """Return host seconds to issue each op forward and backward."""
@@ -248,19 +260,32 @@ class Calibrated:
             host = UPDATE * hosted.host.scale * sum(a + b * len(sizes) for a, b in done)
         return seconds, host * self.factor(hosted, "host"), moved
 
-    def interval(self, seconds: float, host_bound: bool) -> tuple[float, float]:
-        """Return seconds between which a real step falls in nine cases of ten."""
+    def interval(
+        self, seconds: float, host_bound: bool, spread: float | None = None
+    ) -> tuple[float, float]:
+        """Return seconds between which a real step falls in nine cases of ten.
+
+        Where the profile says how unsure the kernels of the steps were that it was judged on, a
+        step whose kernels are less sure, with a `spread` above theirs, has a wider interval.
+        """
         regime = "host" if host_bound else "device"
         whole = self.own and self.profile.host is not None
         low, high = _UNJUDGED if whole else _CARRIED[regime]
         if self.own:
             low, high = self.profile.errors.get(regime, (low, high))
+            if not host_bound and spread is not None and self.profile.spread:
+                wider = widening(spread, self.profile.spread)
+                low, high = low**wider, high**wider
         return seconds * low, seconds * high
 
-    def _correction(self, model: KernelModel, source: Profile, features: Floats) -> Floats:
-        """Return the correction by shape of some kernels, in logarithms of seconds.
+    def _correction(
+        self, model: KernelModel, source: Profile, features: Floats
+    ) -> tuple[Floats, Floats]:
+        """Return the correction by shape of some kernels, and how unsure they are.
 
-        What a library does with single shapes is not carried over to another device.
+        Both in logarithms of seconds: on a shape like measured ones a model is off by its error on
+        shapes left out, on another one by the spread of its physical part, on the very shape by
+        nothing. What a library does with single shapes is not carried over to another device.
 
         A model that stands in for kernels of another family knows them by other features.
         """
@@ -268,9 +293,10 @@ class Calibrated:
         if shapes is not None and features.shape[1] == len(shapes.scales):
             # A sum of many kernels goes by their mean: of what is spread by e in logarithms,
             # the mean lies e²/2 above the middle.
-            value, _, same = shapes.at(features, source is self.profile and self.own)
-            return value + 0.5 * (1.0 - same) * min(model.error, 0.2) ** 2
-        return np.zeros(len(features))
+            value, known, same = shapes.at(features, source is self.profile and self.own)
+            unsure = (1.0 - same) * (known * model.error**2 + (1.0 - known) * model.spread**2)
+            return value + 0.5 * (1.0 - same) * min(model.error, 0.2) ** 2, np.sqrt(unsure)
+        return np.zeros(len(features)), np.full(len(features), model.spread)
 
     def _priced(
         self, model: KernelModel, source: Profile, flops: Floats, traffic: Floats, dtype: str,

@@ -135,6 +135,9 @@ class Profile:
     """What runs of whole steps say about groups of kernels: multiplies their seconds."""
     errors: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """5th and 95th percentile of measured over predicted steps, by regime."""
+    spread: float = 0.0
+    """How unsure the kernels of a step are for which those of the regime `device` hold: a standard
+    deviation of logarithms. 0: they hold for all steps alike."""
     gap_s: float = 0.0
     """Seconds that each launch takes longer from a stream than in the graphs it was timed in."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -151,6 +154,7 @@ def profile_to_json(profile: Profile) -> str:
         "gap_s": short(profile.gap_s),
         "factors": dict(profile.factors),
         "errors": {k: list(v) for k, v in profile.errors.items()},
+        **({"spread": short(profile.spread)} if profile.spread else {}),
         "host": None
         if host is None
         else {
@@ -262,6 +266,7 @@ def profile_from_json(text: str, source: Path | str) -> Profile:
             gap_s=float(body.get("gap_s", 0.0)),
             factors={k: float(v) for k, v in body.get("factors", {}).items()},
             errors={k: (float(v[0]), float(v[1])) for k, v in body.get("errors", {}).items()},
+            spread=float(body.get("spread", 0.0)),
             provenance=body.get("provenance", {}),
         )
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
