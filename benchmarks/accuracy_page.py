@@ -85,8 +85,12 @@ KNOWN = """\
 
 - **The host of a virtual machine.** Most of the largest errors are runs bound by the host. Its pace
   varies by a quarter from run to run, and by more from one machine to the next of the same kind; a
-  profile has one pace. Networks whose device takes nearly as long as the host are taken for
-  host-bound on a machine with a faster host, and come out too long.
+  profile has one pace. What the host takes for a forward pass alone, measured twice for 128
+  networks in two precisions, differs by 24 % on average beyond what all have in common (20 %
+  recorded for autograd, 15 % backward); predictions for networks left out are 18 to 20 % off
+  (`python benchmarks/fit_host.py`). No model gets much closer. Networks whose device takes nearly
+  as long as the host are taken for host-bound on a machine with a faster host, and come out too
+  long.
 - **Convolutions in fp32.** cuDNN takes fast algorithms (Winograd's) for some 3×3 shapes, slow ones
   for their neighbours: 256 to 256 channels reach 125 TFLOP/s on 56 pixels in one gradient, 27 in
   the forward pass, 8 on 64 pixels. What was measured is met; what lies between is a guess.

@@ -2,8 +2,9 @@
 
     python benchmarks/fit_host.py [--steps ../shared/data/h200/train_steps.csv]
 
-Prints the table IN_NETWORKS of `estimate/calibrated/host.py`, and how far the host's times for
-whole networks then lie from measured ones, for each eighth of the networks by a fit without it.
+Prints the table IN_NETWORKS of `estimate/calibrated/host.py`, how far the host's times for whole
+networks then lie from measured ones, for each eighth of the networks by a fit without it, and how
+far measured ones lie from each other.
 
 Two sources: the host's own time for 137 networks (benchmarks/host_times.py, twice; the first time
 each phase began with an idle device), and phases of the
@@ -150,6 +151,24 @@ def errors(cases: list[Case], factors: dict[str, float], pace: list[float]) -> n
     ])  # fmt: skip
 
 
+def repeated() -> dict[str, tuple[int, float]]:
+    """Return how far both measurements of one network are apart, beyond what all have in common."""
+    with gzip.open(HERE / "data/h200/host.jsonl.gz", "rt") as file:
+        rows = [json.loads(line) for line in file]
+    times = {(r["model"], r["precision"], r["run"]): r for r in rows if "problem" not in r}
+    found = {}
+    for form in FORMS:
+        pairs = [
+            np.log(one[form] / two[form])
+            for (model, precision, run), one in times.items()
+            if run == 1 and form in one
+            and form in (two := times.get((model, precision, 2), {}))
+        ]  # fmt: skip
+        apart = np.array(pairs) - np.median(pairs)
+        found[form] = (len(apart), float(np.abs(np.expm1(apart)).mean()))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=Path, default=STEPS)
@@ -178,6 +197,8 @@ def main() -> None:
                 f"{np.abs(np.expm1(off)).mean():.1%}, spread {off.std():.3f}, "
                 f"middle {np.expm1(np.median(off)):+.1%}"
             )
+    for form, (count, apart) in repeated().items():
+        print(f"{form}: {count} networks measured twice, {apart:.1%} apart on average")
 
 
 if __name__ == "__main__":
