@@ -100,9 +100,6 @@ KNOWN = """\
   cache. In networks they were recorded to take 12 % longer on average, sums 18 % and
   concatenations 38 %, which is added (`cold_seconds`); how much it is for one kernel depends on
   what ran before.
-- **Ops that consist of others.** An einsum issues several ops from C++, without Python in between;
-  the host's clock counts what Python takes around an op for each of them, so that small networks
-  made of einsums come out up to half too long.
 - **Attention with a learned bias** in 16 bits runs in a kernel of its own, at a third of the speed
   of the one that it is taken for.
 - **Workspaces of cuDNN** in fp32 convolutions, which its fast algorithms take as they like: peak
