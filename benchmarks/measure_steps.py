@@ -113,6 +113,53 @@ BLIND = (
     ("pyramid_detector", 8), ("image_text_pair", 64), ("tabular_resnet", 2048),
     ("concat_net", 32), ("adversarial_pair", 24), ("translator", 16),
 )  # fmt: skip
+FOURTH_VISION = (
+    ("resnext101_64x4d", 224, 16), ("regnet_y_800mf", 224, 64), ("regnet_x_400mf", 224, 64),
+    ("regnet_y_8gf", 224, 32), ("efficientnet_b2", 260, 32), ("efficientnet_b4", 380, 16),
+    ("efficientnet_v2_m", 384, 16), ("vgg11", 224, 64), ("vgg13_bn", 224, 32),
+    ("mnasnet0_75", 224, 64), ("shufflenet_v2_x0_5", 224, 128), ("swin_b", 224, 32),
+    ("swin_v2_s", 256, 16), ("vit_l_32", 224, 32),
+)  # fmt: skip
+FOURTH_TEXT = {
+    "electra-like-base": {"model_type": "electra", "architectures": ["ElectraForMaskedLM"],
+                          "embedding_size": 768, "num_hidden_layers": 12, "hidden_size": 768,
+                          "num_attention_heads": 12, "intermediate_size": 3072},
+    "albert-like-base": {"model_type": "albert", "architectures": ["AlbertForMaskedLM"],
+                         "embedding_size": 128, "num_hidden_layers": 12, "hidden_size": 768,
+                         "num_attention_heads": 12, "intermediate_size": 3072},
+    "bloom-like-300m": {"model_type": "bloom", "architectures": ["BloomForCausalLM"],
+                        "hidden_size": 1024, "n_layer": 12, "n_head": 16, "vocab_size": 64000,
+                        "use_cache": False},
+    "phi-like-300m": {"model_type": "phi", "architectures": ["PhiForCausalLM"],
+                      "num_hidden_layers": 14, "hidden_size": 1024, "num_attention_heads": 16,
+                      "intermediate_size": 4096, "vocab_size": 51200, "use_cache": False},
+    "qwen3-like-400m": {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"],
+                        "num_hidden_layers": 20, "hidden_size": 1024, "num_attention_heads": 16,
+                        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072,
+                        "vocab_size": 50000, "use_cache": False},
+    "olmo2-like-300m": {"model_type": "olmo2", "architectures": ["Olmo2ForCausalLM"],
+                        "num_hidden_layers": 14, "hidden_size": 1024, "num_attention_heads": 16,
+                        "intermediate_size": 4096, "vocab_size": 50304, "use_cache": False},
+    "deberta-like-base": {"model_type": "deberta-v2", "architectures": ["DebertaV2ForMaskedLM"],
+                          "num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12,
+                          "intermediate_size": 3072, "vocab_size": 128100,
+                          "relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "mixtral-like-600m": {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"],
+                          "num_hidden_layers": 8, "hidden_size": 768, "num_attention_heads": 12,
+                          "num_key_value_heads": 4, "intermediate_size": 2048,
+                          "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000,
+                          "use_cache": False},
+    "gemma2-like-400m": {"model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"],
+                         "num_hidden_layers": 12, "hidden_size": 1024, "num_attention_heads": 8,
+                         "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 4096,
+                         "vocab_size": 64000, "use_cache": False},
+    "vit-like-base": {"model_type": "vit", "architectures": ["ViTForImageClassification"],
+                      "num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12,
+                      "intermediate_size": 3072},
+    "segformer-like-b1": {"model_type": "segformer",
+                          "architectures": ["SegformerForImageClassification"]},
+    "wav2vec2-like": {"model_type": "wav2vec2", "architectures": ["Wav2Vec2ForCTC"]},
+}  # fmt: skip
 HERE = Path(__file__).resolve().parent / "data/h200"
 
 
@@ -194,6 +241,26 @@ def third_suite() -> list[dict[str, str]]:
     return found
 
 
+def fourth_suite() -> list[dict[str, str]]:
+    found: list[dict[str, str]] = []
+    for turn in range(3):
+        for place, (name, image, batch) in enumerate(FOURTH_VISION):
+            precision, layout, times = (
+                ("amp_bf16", "nchw", 2), ("tf32", "nchw", 1), ("amp_bf16", "nhwc", 4),
+                ("fp32", "nchw", 1), ("amp_bf16", "nchw", 0.5),
+            )[(place + turn) % 5]  # fmt: skip
+            size = int(batch * times)
+            found.append(_row(f"torchvision:{name}", size, precision, image=image, layout=layout))
+        for place, name in enumerate(FOURTH_TEXT):
+            precision, batch = (
+                ("bf16", 16), ("tf32", 8), ("amp_bf16", 16), ("fp32", 4), ("bf16", 4)
+            )[(place + turn) % 5]  # fmt: skip
+            seq = "" if FOURTH_TEXT[name]["model_type"] in ("vit", "segformer", "wav2vec2") else 512
+            batch *= 1 if seq else 4
+            found.append(_row(f"hf:{name}.json", batch, precision, seq=seq, optimizer="adamw"))
+    return found
+
+
 def by_hand_suite(file: str, networks: tuple[tuple[str, int], ...]) -> list[dict[str, str]]:
     """Return three ways of training each network: small and large, in all precisions."""
     ways = (("amp_bf16", 4), ("tf32", 1), ("fp32", 2), ("tf32", 4), ("amp_bf16", 1))
@@ -209,7 +276,7 @@ SUITES = {
     "fresh": (lambda: by_hand_suite("fresh", FRESH), {}),
     "blind": (lambda: by_hand_suite("blind", BLIND), {}),
     "first": (first_suite, TEXT), "second": (second_suite, SECOND_TEXT),
-    "third": (third_suite, {**TEXT, **THIRD_TEXT}),
+    "third": (third_suite, {**TEXT, **THIRD_TEXT}), "fourth": (fourth_suite, FOURTH_TEXT),
 }  # fmt: skip
 
 

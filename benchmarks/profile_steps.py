@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from measure_steps import FRESH, HANDMADE, TEXT, UNSEEN, TraincastError
+from measure_steps import BLIND, FRESH, HANDMADE, TEXT, UNSEEN, TraincastError, fourth_suite
 from traincast.measure.clock import clock_of
 from traincast.measure.table import workload_of
 from traincast.measure.trainer import Trainer, settings
@@ -69,6 +69,8 @@ NETWORKS_OF = {
     "handmade": lambda: by_hand("handmade", HANDMADE),
     "unseen": lambda: by_hand("unseen", UNSEEN),
     "fresh": lambda: by_hand("fresh", FRESH),
+    "blind": lambda: by_hand("blind", BLIND),
+    "fourth": fourth_suite,
 }
 
 
