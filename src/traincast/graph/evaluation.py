@@ -8,7 +8,12 @@ from functools import lru_cache
 from traincast.graph.fast_attention import shortened
 from traincast.graph.graph import Graph, Op
 
-_NOISE = frozenset({"bernoulli", "bernoulli_", "rand", "randn", "rand_like", "randn_like"})
+_DRAWN = frozenset({"bernoulli", "bernoulli_", "rand", "rand_like"})
+"""Draws by which parts are dropped; normal ones are part of what a network computes."""
+_DECIDES = frozenset({
+    "bernoulli", "bernoulli_", "floor", "ceil", "round", "lt", "le", "gt", "ge",
+})  # fmt: skip
+"""What makes drawn numbers zeros and ones."""
 _MOVES = ("view", "copy")
 
 
@@ -17,26 +22,28 @@ def evaluated(graph: Graph, autocast: bool = False) -> Graph:
     """Return the forward pass in evaluation mode, under autocast or not.
 
     No gradient flows, so that nothing is kept for one. Dropout passes its input on, and so does a
-    product with random noise (stochastic depth). What only the loss needs is left out; a network
-    that computes its own loss is kept whole, unless it does so for labels that are not given then,
-    as those of Transformers do. PyTorch's own attention goes a shorter way outside autocast.
+    product with what is drawn to be zero or one (stochastic depth); other random numbers stay. What
+    only the loss needs is left out; a network that computes its own loss is kept whole, unless it
+    does so for labels that are not given then, as those of Transformers do. PyTorch's own attention
+    goes a shorter way outside autocast.
     """
     readers: dict[str, list[Op]] = {}
     for op in graph.ops:
         for name in op.inputs:
             readers.setdefault(name, []).append(op)
     same: dict[str, str] = {}
-    noise: set[str] = set()
+    drawn: dict[str, bool] = {}  # of what comes from drawn numbers alone: whether it drops parts
     kept: list[Op] = []
     for op in graph.ops:
         inputs = tuple(same.get(name, name) for name in op.inputs)
-        drawn = [name in noise for name in inputs]
+        fn = op.attrs.get("fn")
+        if fn in _DRAWN or (inputs and all(name in drawn for name in inputs)):
+            drops = fn in _DECIDES or any(drawn.get(name, False) for name in inputs)
+            drawn.update(dict.fromkeys(op.outputs, drops))
         if op.kind == "dropout" or _spares(op, readers):
             same[op.outputs[0]] = inputs[0]
-        elif op.attrs.get("fn") in _NOISE or (drawn and all(drawn)):
-            noise.update(op.outputs)
-        elif op.attrs.get("fn") == "mul" and len(inputs) == 2 and any(drawn):
-            same[op.outputs[0]] = inputs[drawn.index(False)]
+        elif (whole := _undropped(op, inputs, drawn, graph)) is not None:
+            same[op.outputs[0]] = whole
         else:
             kept.append(op if inputs == op.inputs else replace(op, inputs=inputs))
     end = _result(graph, kept, same)
@@ -56,6 +63,16 @@ def evaluated(graph: Graph, autocast: bool = False) -> Graph:
         if name in used or name == end or tensor.role == "parameter"
     }
     return replace(graph, ops=tuple(ops), tensors=tensors, loss=end)
+
+
+def _undropped(op: Op, inputs: tuple[str, ...], drawn: dict[str, bool], graph: Graph) -> str | None:
+    """Return what a product would be if none of it were dropped; None where it drops nothing."""
+    rest = [name for name in inputs if name not in drawn]
+    if op.attrs.get("fn") != "mul" or len(inputs) != 2 or len(rest) != 1:
+        return None
+    (mask,) = (name for name in inputs if name in drawn)
+    shapes = [graph.tensors[name].shape for name in (op.outputs[0], rest[0])]
+    return rest[0] if drawn[mask] and shapes[0] == shapes[1] else None
 
 
 def _spares(op: Op, readers: dict[str, list[Op]]) -> bool:

@@ -140,27 +140,29 @@ def _cross_entropy(c: Case) -> Costs:
         each = read / max(x.n, 1)
         return (Kernel("_to_copy", "copy", 0, 0, read, write, each=each),) if read != write else ()
 
-    picked = target.size + target.n * y.each
-    forward = (
-        rows("_log_softmax", 14, x.size),
-        *cast(x.size, wide),
-        Kernel(
-            f"{loss}_forward", "reduction", 0, target.n, picked, y.size, (1, target.n, 0, 0),
-            each=y.each,
-        ),
-    )  # fmt: skip
+    picks, spreads = _picked(loss, target, y.each, wide, y.size)
+    forward = (rows("_log_softmax", 14, x.size), *cast(x.size, wide), picks)
     if not x.grad:
         return Costs(forward)
-    data = (
-        Kernel(
-            f"{loss}_backward", "fill", 0, target.n, target.size, wide, (target.n, 0, 0, 0),
-            each=y.each,
-        ),
-        *cast(wide, x.size),
-        rows("_log_softmax_backward_data", 5, 2 * x.size),
-    )  # fmt: skip
+    data = (spreads, *cast(wide, x.size), rows("_log_softmax_backward_data", 5, 2 * x.size))
     kept = x.size if wide == x.size else x.size + wide
     return Costs(forward, data, (), (1,), kept, x.size)
+
+
+def _picked(
+    loss: str, target: Arg, each: float, wide: float, written: float
+) -> tuple[Kernel, Kernel]:
+    """Return the kernel of a negative log-likelihood, and of its gradient.
+
+    It reads one of a row's `wide` bytes in all, and its gradient is zero but there.
+    """
+    n = target.n
+    forward = Kernel(
+        f"{loss}_forward", "reduction", 0, n, target.size + n * each, written, (1, n, 0, 0),
+        each=each,
+    )  # fmt: skip
+    backward = Kernel(f"{loss}_backward", "fill", 0, n, target.size, wide, (n, 0, 0, 0), each=each)
+    return forward, backward
 
 
 register(
@@ -224,8 +226,6 @@ _REDUCE_BACKWARD: dict[str, tuple[tuple[str, ...], str]] = {
     "logsumexp": (("sub", "exp", "mul"), "io"),
     "binary_cross_entropy_with_logits": (("sigmoid", "sub", "mul", "div_"), "i"),
     "dot": (("mul",), "i"),
-    "nll_loss_forward": (("nll_loss_backward",), "i"),
-    "nll_loss2d_forward": (("nll_loss2d_backward",), "i"),
 }
 _SMALL_BACKWARD = {"norm": 3}
 """Kernels at the start of the gradient that work on the results alone."""
@@ -243,6 +243,9 @@ _STOPS = frozenset({"argmax", "argmin", "any", "all", "histc", "bincount", "nonz
 def _reduce(c: Case) -> Costs:
     fn = str(c.attrs["fn"])
     x, y = c.ins[0], c.outs[0]
+    if fn.startswith("nll_loss"):
+        picks, spreads = _picked(fn.removesuffix("_forward"), c.ins[1], x.each, x.size, y.size)
+        return Costs((picks,), (spreads,), (), (0, 1)) if x.grad else Costs((picks,))
     inner = x.shape[-1] if x.shape and y.shape and x.shape[-1] == y.shape[-1] else 0
     dims = (y.n, x.n / max(y.n, 1), inner, 0)
     first = _ELEMENTWISE_FIRST.get(fn, ())

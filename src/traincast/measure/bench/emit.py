@@ -6,8 +6,8 @@ import ast
 from pathlib import Path
 
 MODULES = (
-    "shapes", "timing", "groups", "products", "memory", "indexing", "images", "system", "host",
-    "header", "runner",
+    "shapes", "timing", "groups", "products", "memory", "indexing", "images", "seldom",
+    "system", "host", "header", "runner",
 )  # fmt: skip
 """In the order of dependence; what a reader of the file should see first comes from the last."""
 

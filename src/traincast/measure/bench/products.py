@@ -91,18 +91,18 @@ def conv_groups(draw: random.Random) -> Iterator[Group]:
         ordered = [s for _, s in sorted(zip(ranked, conv_shapes(), strict=True),
                                         key=lambda pair: pair[0])]  # fmt: skip
         for count, shape in enumerate(ordered):
-            yield from _conv_layouts(draw, shape, _FORMS)
+            yield from conv_layouts(draw, shape, _FORMS)
             if HERE.device == "cuda" or count % 4 == 0:
-                yield from _conv_layouts(draw, _plain_conv(draw), _FORMS)
+                yield from conv_layouts(draw, _plain_conv(draw), _FORMS)
             if count % 8 == 0:
-                yield from _conv_layouts(draw, _line_conv(draw), _FORMS)
+                yield from conv_layouts(draw, _line_conv(draw), _FORMS)
             if count % 3 == 0:
-                yield from _conv_layouts(draw, draw.choice(_grouped()), _FORMS)
+                yield from conv_layouts(draw, draw.choice(_grouped()), _FORMS)
             if count % 20 == 0:
-                yield from _conv_layouts(draw, _any_conv(draw), _FORMS)
+                yield from conv_layouts(draw, _any_conv(draw), _FORMS)
             if count % 50 == 0:
                 turned = tuple(f"t_{form}" for form in _FORMS)
-                yield from _conv_layouts(draw, draw.choice(transposed_shapes()), turned)
+                yield from conv_layouts(draw, draw.choice(transposed_shapes()), turned)
 
 
 def _grouped() -> list[Case]:
@@ -138,14 +138,14 @@ def _line_conv(draw: random.Random) -> Case:
 def space_groups(draw: random.Random) -> Iterator[Group]:
     """Yield convolutions over sequences and volumes, and with gaps between a window's positions."""
     while True:
-        yield from _conv_layouts(draw, _line_conv(draw), _FORMS)
-        yield from _conv_layouts(draw, _line_conv(draw), _FORMS)
-        yield from _conv_layouts(draw, _volume_conv(draw), _FORMS)
+        yield from conv_layouts(draw, _line_conv(draw), _FORMS)
+        yield from conv_layouts(draw, _line_conv(draw), _FORMS)
+        yield from conv_layouts(draw, _volume_conv(draw), _FORMS)
         for shape in (_line_conv(draw), _plain_conv(draw)):
             gap = draw.choice((2, 2, 4, 4, 8, 16, 32) if "axes" in shape else (2, 2, 4, 6, 12))
             if gap * (shape["kernel"] - 1) < shape["size"] and shape["kernel"] > 1:
                 how = {"stride": 1, "groups": 1, "dilation": gap}
-                yield from _conv_layouts(draw, {**shape, **how}, _FORMS)
+                yield from conv_layouts(draw, {**shape, **how}, _FORMS)
 
 
 def _volume_conv(draw: random.Random) -> Case:
@@ -171,7 +171,7 @@ def _any_conv(draw: random.Random) -> Case:
             "groups": groups}  # fmt: skip
 
 
-def _conv_layouts(draw: random.Random, shape: Case, forms: tuple[str, ...]) -> Iterator[Group]:
+def conv_layouts(draw: random.Random, shape: Case, forms: tuple[str, ...]) -> Iterator[Group]:
     """Yield one convolution in both layouts, at a batch that keeps it below 3 GB."""
     dtype = product_dtype(draw)
     width = 4 if dtype in ("fp32", "tf32") else 2
@@ -196,7 +196,9 @@ def _conv_layouts(draw: random.Random, shape: Case, forms: tuple[str, ...]) -> I
 def _window(c: Case) -> tuple[int, ...]:
     """Return the sides of a convolution's window."""
     width = int(c.get("kernel_w") or c["kernel"])
-    return (*[c["kernel"]] * (c.get("axes", 2) - 1), width)
+    window = [*[c["kernel"]] * (c.get("axes", 2) - 1), width]
+    window[0] = c.get("kernel_d", window[0])
+    return tuple(window)
 
 
 def _sides(c: Case) -> tuple[int, ...]:
@@ -256,11 +258,17 @@ def attention(group: Group) -> dict[str, Call]:
     Positions lie outside heads, as a linear layer before it leaves them.
     """
     c = group.keys
+    keys, heads = c.get("keys", c["seq"]), c["heads"]
     q, k, v, grad = (
-        tensor((c["b"], c["seq"], h, c["d"]), c["dtype"]).transpose(1, 2)
-        for h in (c["heads"], c["kv"], c["kv"], c["heads"])
+        tensor((c["b"], length, h, c["d"]), c["dtype"]).transpose(1, 2)
+        for length, h in ((c["seq"], heads), (keys, c["kv"]), (keys, c["kv"]), (c["seq"], heads))
     )
-    how = {"is_causal": c["causal"]} | ({"enable_gqa": True} if c["kv"] != c["heads"] else {})
+    how: dict[str, Any] = {"is_causal": c["causal"]}
+    if c["kv"] != heads:
+        how["enable_gqa"] = True
+    if c.get("mask"):
+        bias = tensor((1, heads, c["seq"], keys), c["dtype"])
+        how["attn_mask"] = bias.requires_grad_(c["mask"] == "learned")
     leaves = [t.detach().requires_grad_() for t in (q, k, v)]
 
     def both() -> Any:

@@ -49,6 +49,13 @@ from traincast.measure.bench.products import (
     rnn_groups,
     space_groups,
 )
+from traincast.measure.bench.seldom import (
+    crossed_groups,
+    odd_conv_groups,
+    odd_product_groups,
+    turned,
+    turned_groups,
+)
 from traincast.measure.bench.system import (
     copy,
     copy_groups,
@@ -88,11 +95,16 @@ FAMILIES: dict[str, tuple[Callable[[random.Random], Iterator[Group]], Build, int
     "function": (function_groups, stream, 1),
     "space_image": (space_image_groups, image, 1),
     "index": (index_groups, index, 1),
+    "odd_product": (odd_product_groups, gemm, 1),
+    "odd_conv": (odd_conv_groups, conv, 2),
+    "crossed": (crossed_groups, attention, 1),
+    "turned": (turned_groups, turned, 1),
 }
 """Families without end: their groups, what runs one, and how many of them come in each turn."""
 TURN = {
     "gemm": 4, "conv": 8, "attention": 1, "rnn": 0, "stream": 4, "row": 2, "image": 4, "update": 2,
     "space": 1, "function": 1, "space_image": 1, "index": 1,
+    "odd_product": 0, "odd_conv": 0, "crossed": 0, "turned": 0,
 }  # fmt: skip
 """How many come in each turn on a CPU, where every case takes long enough to be timed at once."""
 _CACHED, _COPIES = 2.5e8, 40
