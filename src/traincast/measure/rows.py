@@ -51,6 +51,7 @@ def _conv(row: Row) -> tuple[int, Kernel]:
     form = str(row["form"])
     transposed, axes = form.startswith("t_"), int(row.get("axes", 2))
     kernel = (*(int(row["kernel"]),) * (axes - 1), int(row.get("kernel_w", row["kernel"])))
+    kernel = (int(row.get("kernel_d", kernel[0])), *kernel[1:])
     sides, gap = _sides(row, axes), int(row.get("dilation", 1))
     pads = tuple(int(row.get("padding", gap * (k // 2))) for k in kernel)
     if "padding_w" in row:
@@ -82,7 +83,10 @@ def _sides(row: Row, axes: int) -> tuple[int, ...]:
 def _attention(row: Row) -> tuple[int, Kernel]:
     e = _EACH[row["dtype"]]
     b, heads, kv, seq, d = (int(row[x]) for x in ("b", "heads", "kv", "seq", "d"))
-    ins = [_arg((b, h, seq, d), e) for h in (heads, kv, kv)]
+    keys = int(row.get("keys", seq))
+    ins = [_arg((b, *sides, d), e) for sides in ((heads, seq), (kv, keys), (kv, keys))]
+    if row.get("mask"):
+        ins.append(_arg((1, heads, seq, keys), e, grad=row["mask"] == "learned"))
     phase = 0 if row["form"] == "forward" else 1
     attrs: dict[str, Attr] = {"causal": bool(row["causal"])}
     if kv != heads and e == 4:
@@ -319,6 +323,8 @@ VECTOR: dict[str, Callable[[Row], Any]] = {
     "mul_strided": _moved("mul.strided", "pointwise", 2, 1),
     "add_strided": _moved("add.strided", "pointwise", 2, 1),
     "add_narrow": _moved("add.strided", "pointwise", 2, 1),
+    "mul_turned": _moved("mul.turned", "pointwise", 2, 1),
+    "add_turned": _moved("add.turned", "pointwise", 2, 1),
     "mean_space_backward": _moved("div.strided", "pointwise", 0, 1),
     "mul_mixed": lambda row: _mixed("mul.mixed", row),
     "add_mixed": lambda row: _mixed("add.mixed", row),

@@ -258,16 +258,17 @@ def attention(group: Group) -> dict[str, Call]:
     Positions lie outside heads, as a linear layer before it leaves them.
     """
     c = group.keys
-    keys, heads = c.get("keys", c["seq"]), c["heads"]
+    heads, seq = c["heads"], c["seq"]
+    keys = c["keys"] if "keys" in c else seq
     q, k, v, grad = (
         tensor((c["b"], length, h, c["d"]), c["dtype"]).transpose(1, 2)
-        for length, h in ((c["seq"], heads), (keys, c["kv"]), (keys, c["kv"]), (c["seq"], heads))
+        for length, h in ((seq, heads), (keys, c["kv"]), (keys, c["kv"]), (seq, heads))
     )
     how: dict[str, Any] = {"is_causal": c["causal"]}
     if c["kv"] != heads:
         how["enable_gqa"] = True
     if c.get("mask"):
-        bias = tensor((1, heads, c["seq"], keys), c["dtype"])
+        bias = tensor((1, heads, seq, keys), c["dtype"])
         how["attn_mask"] = bias.requires_grad_(c["mask"] == "learned")
     leaves = [t.detach().requires_grad_() for t in (q, k, v)]
 
