@@ -259,7 +259,7 @@ def attention(group: Group) -> dict[str, Call]:
     """
     c = group.keys
     heads, seq = c["heads"], c["seq"]
-    keys = c["keys"] if "keys" in c else seq
+    keys = c.get("keys") or seq
     q, k, v, grad = (
         tensor((c["b"], length, h, c["d"]), c["dtype"]).transpose(1, 2)
         for length, h in ((seq, heads), (keys, c["kv"]), (keys, c["kv"]), (seq, heads))
