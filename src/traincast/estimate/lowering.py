@@ -11,7 +11,9 @@ itself; `launches` says how many that are. Copies have names by what they do:
     copy_.narrow     into or out of a part of a larger tensor
 
 An elementwise kernel that has several orders or broadcast operands to go by is `add.strided`: it
-computes an index for each operand. One whose operands differ in type is `add.mixed`.
+computes an index for each operand. Where another axis of an operand is innermost than of the result
+it is `add.turned`: neighbours in one are far apart in the other. One whose operands differ in type
+is `add.mixed`.
 """
 
 from __future__ import annotations
@@ -229,6 +231,21 @@ def _rnn(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
     return (whole_rnn(kernel),)
 
 
+def masked_attention(kernel: Kernel, mask: Arg | None) -> Kernel:
+    """Return fused attention as it runs with a mask: in 2 bytes, by other kernels.
+
+    `masked` by one that is given, `learned` by one that wants a gradient itself, as a bias does.
+    """
+    name = kernel.name
+    if mask is not None and kernel.each == 2:
+        name += ".learned" if mask.grad else ".masked"
+    return kernel._replace(name=name, launches=LAUNCHES[kernel.name])
+
+
+def _attention(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    return (masked_attention(kernel, case.ins[3] if len(case.ins) > 3 else None),)
+
+
 def whole_rnn(kernel: Kernel) -> Kernel:
     """Return what cuDNN runs for recurrent layers: backward, both gradients at once."""
     times = 1 if kernel.name == "rnn" else 2
@@ -254,6 +271,8 @@ RULES: dict[str, Rule] = {
     "scatter": _picked_back,
     "scatter_add": _summed_into,
     "index_add": _summed_into,
+    "_scaled_dot_product_attention": _attention,
+    "_scaled_dot_product_attention_backward": _attention,
     "rnn": _rnn,
     "rnn_backward.data": _rnn,
     "rnn_backward.weight": _rnn,

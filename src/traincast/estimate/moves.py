@@ -13,9 +13,9 @@ from typing import NamedTuple
 from traincast.estimate.order import (
     Laid,
     Shape,
-    alike,
     contiguous,
     elementwise,
+    form,
     image,
     preserved,
 )
@@ -36,15 +36,17 @@ class Found(NamedTuple):
     a linear layer's input does not fold into rows, `streaming` where a clone keeps the order,
     `free` where it has nothing to do, `apart` where tensors to be joined are parts of others,
     `forms` of an elementwise op forward and for each gradient of an input: `strided` where operands
-    lie in several orders or are broadcast, `mixed` where types differ."""
+    lie in several orders or are broadcast, `turned` where another axis of one is innermost, `mixed`
+    where types differ."""
 
 
 class Orders(NamedTuple):
     """What the memory order means for a network."""
 
     ops: list[Found]
-    strided: dict[str, int]
-    """For each value with several readers: sums of gradients that lie in several orders."""
+    sums: dict[str, tuple[str, ...]]
+    """For each value with several readers whose gradients lie in several orders: the forms of the
+    kernels that add these up, `strided` or `turned`."""
 
 
 def find_moves(
@@ -71,7 +73,7 @@ def find_moves(
         Found(tuple(a), tuple(b), c)
         for a, b, c in zip(follower.before, follower.after, follower.attrs, strict=True)
     ]
-    return Orders(found, follower.strided)
+    return Orders(found, follower.sums)
 
 
 class _Follower:
@@ -87,7 +89,7 @@ class _Follower:
         self.ops, self.shapes, self.types, self.needs_grad = ops, shapes, types, needs_grad
         self.laid: dict[str, Laid] = {}
         self.grads: dict[str, Laid] = {}
-        self.strided: dict[str, int] = {}
+        self.sums: dict[str, tuple[str, ...]] = {}
         self.before: list[list[int]] = [[] for _ in ops]
         self.after: list[list[int]] = [[] for _ in ops]
         self.attrs: list[dict[str, Attr]] = [{} for _ in ops]
@@ -168,9 +170,9 @@ class _Follower:
     def _pointwise(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
         made = [ins[0] if op.attrs.get("inplace") else elementwise(s, ins) for s in outs]
         floats = {self.types[n] for n in op.inputs if self.types[n] in FLOATS}
-        form = "strided" if not alike(made[0], *ins) else "mixed" if len(floats) > 1 else ""
-        if form:
-            self.attrs[i]["forms"] = (form,)
+        found = form(made[0], *ins) or ("mixed" if len(floats) > 1 else "")
+        if found:
+            self.attrs[i]["forms"] = (found,)
         return made
 
     def _dropout(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
@@ -269,8 +271,8 @@ class _Follower:
         if first is None:
             self.grads[name] = grad
             return
-        if not alike(first, grad):
-            self.strided[name] = self.strided.get(name, 0) + 1
+        if slow := form(first, grad):
+            self.sums[name] = (*self.sums.get(name, ()), slow)
         if not first.dense:
             self.grads[name] = elementwise(first.shape, (first, grad))
 
@@ -322,8 +324,8 @@ class _Follower:
                 # Of these gradients only a relu's names what was saved before the gradient.
                 operands = (kept, grad)
             made = elementwise(grad.shape, operands) if runs else grad
-            form = "strided" if not alike(made, *operands) else "mixed" if mixed else ""
-            forms.append(form if runs else "")
+            own = form(made, *operands) or ("mixed" if mixed else "")
+            forms.append(own if runs else "")
             found.append(made if x.shape == grad.shape else contiguous(x.shape))
         if any(forms):
             first = self.attrs[i].get("forms", ("",))

@@ -152,6 +152,17 @@ def alike(first: Laid, *others: Laid) -> bool:
     return True
 
 
+def form(result: Laid, *operands: Laid) -> str:
+    """Return how an elementwise kernel goes through its operands: `strided`, `turned` or neither.
+
+    Turned: an operand as large as the result has another axis innermost.
+    """
+    if alike(result, *operands):
+        return ""
+    whole = [o for o in operands if o.shape == result.shape and 0 not in o.strides]
+    return "turned" if any(o.innermost != result.innermost for o in whole) else "strided"
+
+
 def elementwise(shape: Shape, operands: Sequence[Laid]) -> Laid:
     """Return the result of an elementwise op.
 

@@ -137,7 +137,7 @@ class _Builder:
         self.graph = graph
         self.precision = precision
         self.layout = layout
-        self.strided: dict[str, int] = {}
+        self.sums: dict[str, tuple[str, ...]] = {}
         self.dtype: dict[str, str] = {}
         self.grad: set[str] = set(graph.needs_grad)
         self.role: dict[str, str] = {}
@@ -291,7 +291,7 @@ class _Builder:
         """Find copies between memory orders, and note on ops what the order changes."""
         batch, seq = max(self.graph.batch, 2), max(self.graph.seq, 2)
         shapes = {n: tuple([s.at(batch, seq) for s in shape]) for n, shape in self.shape.items()}
-        found, self.strided = find_moves(
+        found, self.sums = find_moves(
             self.ops, shapes, self.dtype, self.role, self.grad, self.layout
         )
         moves = {}
@@ -319,8 +319,8 @@ class _Builder:
         def accumulate(name: str, layer: str) -> None:
             if readers.get(name, 0) > 1:
                 attrs: dict[str, Attr] = {"readers": readers[name]}
-                if name in self.strided:
-                    attrs["strided"] = self.strided[name]
+                if name in self.sums:
+                    attrs["forms"] = self.sums[name]
                 ops.append(
                     Op(
                         name=f"{name}.grad",

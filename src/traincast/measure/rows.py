@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from traincast.estimate.lowering import whole_rnn
+from traincast.estimate.lowering import masked_attention, whole_rnn
 from traincast.graph import KINDS, Attr
 from traincast.graph.kinds import Arg, Case, Kernel
 
@@ -91,7 +91,8 @@ def _attention(row: Row) -> tuple[int, Kernel]:
     attrs: dict[str, Attr] = {"causal": bool(row["causal"])}
     if kv != heads and e == 4:
         attrs["algorithm"] = "math"
-    return phase, _op("attention", attrs, ins, [_arg((b, heads, seq, d), e)], phase)
+    kernel = _op("attention", attrs, ins, [_arg((b, heads, seq, d), e)], phase)
+    return phase, masked_attention(kernel, ins[3] if len(ins) > 3 else None)
 
 
 def _rnn(row: Row) -> tuple[int, Kernel]:

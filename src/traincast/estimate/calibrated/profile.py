@@ -1,9 +1,9 @@
 """A profile: what was measured on one device with one software stack, as kernel models.
 
-JSON, under 500 kB: the models' parameters as numbers, and where everything comes from. The shapes
-that correct them stand at the end, one model's after the other's in the order of their keys: their
-features as 16-bit fixed-point values (1/128 of a doubling) by columns, their weights as 16-bit
-floats, both compressed (LZMA) and in base 85.
+JSON, under 500 kB: the models' parameters as numbers, in the order that `columns` tells, and where
+everything comes from. The shapes that correct them stand together, one model's after the other's in
+the order of their keys: their features as 16-bit fixed-point values (1/128 of a doubling) by
+columns, their weights as 16-bit floats, both compressed (LZMA) and in base 85.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from traincast.estimate.calibrated.models import FIXED, KernelModel, Residual, s
 from traincast.estimate.optimizer import CHUNK, Optimizer
 from traincast.estimate.program import Floats
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the form; a profile of another version is refused."""
 LARGEST = 500_000
 """Bytes that a profile may take."""
+_COLUMNS = ("compute", "bandwidth", "floor_s", "error", "spread", "rows")
+_CORRECTED = ("mean", "amplitude", "noise", "shapes", "scales")
+"""What stands for each model, and after it for one that shapes correct."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,15 +171,15 @@ def profile_to_json(profile: Profile) -> str:
         },
         "updates": {k: [short(v) for v in u] for k, u in sorted(profile.updates.items())},
         "shapes": _shapes_form([profile.models[key].residual for key in sorted(profile.models)]),
+        "columns": [*_COLUMNS, *_CORRECTED],
         "models": {},
     }
-    forms = {key: _model_form(profile.models[key]) for key in sorted(profile.models)}
     lines = ",\n".join(
-        f"  {json.dumps(key)}: {json.dumps(form, separators=(',', ':'))}"
-        for key, form in forms.items()
+        f"{json.dumps(key)}:{json.dumps(_model_form(model), separators=(',', ':'))}"
+        for key, model in sorted(profile.models.items())
     )
     text = json.dumps(body, indent=1)
-    return text.replace('"models": {}', f'"models": {{\n{lines}\n }}') + "\n"
+    return text.replace('"models": {}', f'"models": {{\n{lines}\n}}') + "\n"
 
 
 def _packed(raw: bytes) -> str:
@@ -194,8 +197,11 @@ def _shapes_form(residuals: Sequence[Residual | None]) -> dict[str, str]:
     points, weights = [], []
     for r in residuals:
         if r is not None:
-            order = np.lexsort(r.points.T)
-            fixed = np.rint(r.points[order] * r.scales * FIXED).astype("<i2")
+            fixed = np.rint(r.points * r.scales * FIXED).astype("<i2")
+            # Columns of few values compress best as long runs, so that they are sorted by first.
+            variety = [len(np.unique(column)) for column in fixed.T]
+            order = np.lexsort(fixed.T[np.argsort(variety, kind="stable")[::-1]])
+            fixed = fixed[order]
             points.append(fixed.T.tobytes())
             weights.append(r.weights[order].astype("<f2").tobytes())
     return {"points": _packed(b"".join(points)), "weights": _packed(b"".join(weights))}
@@ -217,25 +223,15 @@ class _Shapes:
         return points.reshape(len(scales), count).T / FIXED / scales, weights
 
 
-def _model_form(model: KernelModel) -> dict[str, Any]:
-    form: dict[str, Any] = {
-        "compute": short(model.compute),
-        "bandwidth": short(model.bandwidth),
-        "floor_s": short(model.floor_s),
-        "error": short(model.error),
-        "spread": short(model.spread),
-        "rows": model.rows,
-    }
+def _model_form(model: KernelModel) -> list[float]:
+    """Return a model's numbers, those of `_COLUMNS` and `_CORRECTED`; scales are the last."""
+    form = [short(float(getattr(model, name))) for name in _COLUMNS[:-1]]
+    form.append(model.rows)
     r = model.residual
     if r is not None:
-        form["residual"] = {
-            "mean": short(r.mean),
-            "amplitude": short(r.amplitude),
-            "noise": short(r.noise),
-            "scales": [short(float(s)) for s in r.scales],
-            "shapes": len(r.weights),
-        }
-    return form
+        form += [short(r.mean), short(r.amplitude), short(r.noise), len(r.weights)]
+        form += [short(float(s)) for s in r.scales]
+    return [int(v) if v == int(v) else v for v in form]
 
 
 def profile_from_json(text: str, source: Path | str) -> Profile:
@@ -292,29 +288,22 @@ def _update(form: Sequence[Any]) -> Update:
     return kind(*map(float, form))
 
 
-def _model(form: Mapping[str, Any], shapes: _Shapes | None) -> KernelModel:
-    r = form.get("residual")
+def _model(form: Sequence[float], shapes: _Shapes | None) -> KernelModel:
+    own, corrected = form[: len(_COLUMNS)], form[len(_COLUMNS) :]
     residual = None
-    if r is not None and shapes is not None:
-        scales = np.array(r["scales"], dtype=np.float64)
-        points, weights = shapes.take(int(r["shapes"]), scales)
+    if corrected and shapes is not None:
+        mean, amplitude, noise, count, *rest = corrected
+        scales = np.array(rest, dtype=np.float64)
+        points, weights = shapes.take(int(count), scales)
         residual = Residual(
-            mean=float(r["mean"]),
-            amplitude=float(r["amplitude"]),
-            noise=float(r["noise"]),
-            scales=scales,
-            points=points,
-            weights=weights,
-        )
+            mean=float(mean), amplitude=float(amplitude), noise=float(noise), scales=scales,
+            points=points, weights=weights,
+        )  # fmt: skip
+    compute, bandwidth, floor, error, spread, rows = map(float, own)
     return KernelModel(
-        compute=float(form["compute"]),
-        bandwidth=float(form["bandwidth"]),
-        floor_s=float(form["floor_s"]),
-        error=float(form["error"]),
-        spread=float(form["spread"]),
-        rows=int(form["rows"]),
-        residual=residual,
-    )
+        compute=compute, bandwidth=bandwidth, floor_s=floor, error=error, spread=spread,
+        rows=int(rows), residual=residual,
+    )  # fmt: skip
 
 
 def read_profile(path: Path) -> Profile:

@@ -75,7 +75,8 @@ def species_of(
             size = size if kind == "conv" or kind + size == "lineconv1" else ""
         return f"{kind}{size}.{PHASES[phase]}"
     if family in ("attention", "rnn"):
-        return f"{family}.forward" if phase == 0 else f"{family}.backward"
+        mask = name.partition(".")[2] if family == "attention" else ""
+        return ".".join(filter(None, (family, mask, "backward" if phase else "forward")))
     return name
 
 
@@ -247,12 +248,16 @@ def fallbacks(key: str, family: str) -> Iterator[str]:
     head, _, phase = species.partition(".")
     if family == "conv":
         names += [f"{kind}.{phase}" for kind in _CONVOLUTIONS[head]]
+    if family == "attention":
+        names.append(f"{head}.{phase.rpartition('.')[2]}")
     if phase == "transpose":
         names.append("copy_.permute")
     if head == "cat":
         names.append(head)
-    if phase in ("strided", "mixed"):
-        names += [f"mul.{phase}", f"add.{phase}", head]
+    if phase in ("strided", "mixed", "turned"):
+        names += [f"mul.{phase}", f"add.{phase}"]
+        names += [f"{head}.strided", "mul.strided", "add.strided"] if phase == "turned" else []
+        names.append(head)
     if family == "gemm":
         names += [species.removesuffix(".odd"), "gemm.batched", "gemm.forward"]
     if family == "rnn":

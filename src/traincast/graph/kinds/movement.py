@@ -299,14 +299,16 @@ register(
 def _accumulate(c: Case) -> Costs:
     """A value with several readers gets its gradients added up, one kernel a further reader.
 
-    `strided` of them have two orders of memory to go by.
+    `forms` of them have two orders of memory to go by.
     """
     x = c.ins[0]
     more = int(c.number("readers")) - 1
-    strided = min(int(c.number("strided")), more)
+    forms = c.attrs.get("forms", ())
+    assert isinstance(forms, tuple)
+    slow = forms[:more]
     added = pointwise("add", 2 * x.size, x.size, x.n, each=x.each)
-    slow = added._replace(name="add.strided")
-    return Costs((), (added,) * (more - strided) + (slow,) * strided)
+    apart = tuple([added._replace(name=f"add.{form}") for form in slow])
+    return Costs((), (added,) * (more - len(slow)) + apart)
 
 
 register(
