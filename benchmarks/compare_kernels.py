@@ -136,7 +136,7 @@ def expected(step: Step, program: Program) -> tuple[Counter[str], Counter[str]]:
 def profiled(kernels: Kernels, i: int) -> Iterator[str]:
     """Yield the aten ops that the profiler shows for a kernel."""
     name, form = kernels.names[i], kernels.names[i].rpartition(".")[2]
-    if form in ("strided", "mixed", "turned", "masked", "learned"):
+    if form in ("strided", "mixed", "turned", "spread", "masked", "learned"):
         name = name.removesuffix(f".{form}")
     # cuDNN has no gradient for a learned bias, so that PyTorch's own kernels run with one.
     special = (HALF if kernels.each[i] == 2 and form != "learned" else FULL).get(name)

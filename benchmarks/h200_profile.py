@@ -3,9 +3,10 @@
     python benchmarks/h200_profile.py [--steps ../shared/data/h200/train_steps.csv] [--keep-kernels]
 
 The same as `traincast calibrate --from benchmarks/data/h200/kernels*.jsonl.gz --name h200`, then
-two things that kernels cannot tell, from the runs of that table, of the second suite and of
-`unseen.py`: one factor for the host, whose pace differs from one day to another, and how far real
-steps lie from predicted ones: the 5th and 95th percentile of measured over predicted in each
+two things that kernels cannot tell, from runs of whole steps: one factor for the host, whose pace
+differs from one machine to another, from that table, the second suite and `unseen.py`; and how far
+real steps lie from predicted ones, from these and from two suites of a machine whose host went at
+two thirds of the others' pace: the 5th and 95th percentile of measured over predicted in each
 regime; for steps that the device bounds, at the middle spread of their kernels. No kernel's time is
 adjusted to a step, and the held-out, third and `fresh.py`'s tables have no part in anything.
 """
@@ -35,7 +36,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 OUT = ROOT / "src/traincast/hardware/profiles/h200.json"
 STEPS = ROOT.parent / "shared/data/h200/train_steps.csv"
-JUDGES = [HERE / f"data/h200/{name}_steps.csv" for name in ("second", "unseen")]
+PACED = [HERE / f"data/h200/{name}_steps.csv" for name in ("second", "unseen")]
+JUDGES = [HERE / f"data/h200/{name}_steps.csv" for name in ("blind", "fourth")]
 _TAIL = 0.05
 
 
@@ -93,9 +95,9 @@ def pace(runs: list[Run]) -> float:
 
 def judged(profile: Profile, table: Path) -> Profile:
     """Return the profile with the host's factor, and with the errors of whole steps."""
-    tables = (table, *JUDGES)
-    runs = [run for judge in tables for run in clocks(profile, judge)]
+    runs = [run for paced in (table, *PACED) for run in clocks(profile, paced)]
     factor = pace(runs)
+    runs += [run for judge in JUDGES for run in clocks(profile, judge)]
     steps = [r for r in runs if r.training]
     measured, device, host = (np.array([r[i] for r in steps]) for i in range(3))
     host = host * factor
@@ -107,7 +109,11 @@ def judged(profile: Profile, table: Path) -> Profile:
     for regime, chosen in (("host", bound), ("device", ~bound)):
         low, high = np.quantile(ratio[chosen] ** (1.0 / wider[chosen]), [_TAIL, 1 - _TAIL])
         errors[regime] = (round(float(low), 3), round(float(high), 3))
-    said = {"host_factor_and_errors_from": [judge.name for judge in tables], "runs": len(steps)}
+    names = [judge.name for judge in (table, *PACED)]
+    said = {
+        "host_factor_from": names, "errors_from": [*names, *(judge.name for judge in JUDGES)],
+        "runs": len(steps),
+    }  # fmt: skip
     return dataclasses.replace(
         profile, factors={"host": factor}, errors=errors, spread=typical,
         provenance={**profile.provenance, "judged_by": said},

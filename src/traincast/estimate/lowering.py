@@ -13,7 +13,7 @@ itself; `launches` says how many that are. Copies have names by what they do:
 An elementwise kernel that has several orders or broadcast operands to go by is `add.strided`: it
 computes an index for each operand. Where another axis of an operand is innermost than of the result
 it is `add.turned`: neighbours in one are far apart in the other. One whose operands differ in type
-is `add.mixed`.
+is `add.mixed`. `div.spread` divides a few values and writes each to many places.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _mean_backward(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
     """
     if case.attrs.get("fn") != "mean":
         return (kernel,)
-    y, divided = case.outs[0], kernel._replace(name="div.strided")
+    y, divided = case.outs[0], kernel._replace(name="div.spread")
     if not case.attrs.get("nhwc"):
         return (divided,)
     return _zeros(y.size, y.each), _copy("clone", y), divided
@@ -229,6 +229,22 @@ def _rnn(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
     if kernel.name == "rnn_backward.weight":
         return ()
     return (whole_rnn(kernel),)
+
+
+def _grouped(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    """In 4 bytes one product after the other: only in 2 has the library a kernel for all groups.
+
+    `_grouped_mm_fallback` of ATen/native/GroupedMMUtils.h; so recorded on an H200.
+    """
+    if kernel.each == 2:
+        return (kernel,)
+    rows, columns, depth, groups = kernel.dims
+    part = 1 / max(groups, 1)
+    one = kernel._replace(
+        name="mm", flops=kernel.flops * part, ops=kernel.ops * part, read=kernel.read * part,
+        write=kernel.write * part, dims=(rows, columns, depth, 1),
+    )  # fmt: skip
+    return (one,) * int(groups)
 
 
 def masked_attention(kernel: Kernel, mask: Arg | None) -> Kernel:
@@ -271,6 +287,7 @@ RULES: dict[str, Rule] = {
     "scatter": _picked_back,
     "scatter_add": _summed_into,
     "index_add": _summed_into,
+    "_grouped_mm": _grouped,
     "_scaled_dot_product_attention": _attention,
     "_scaled_dot_product_attention_backward": _attention,
     "rnn": _rnn,

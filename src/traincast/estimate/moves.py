@@ -95,15 +95,22 @@ class _Follower:
         self.attrs: list[dict[str, Attr]] = [{} for _ in ops]
         self.last = last
         self.asked: set[int] = set()
+        self.numbers: set[str] = set()
         for name, role in roles.items():
             if role != "activation":
                 self.laid[name] = image(shapes[name], last)
+            if role == "buffer" and not shapes[name] and name.startswith("constant"):
+                # Made by the forward pass itself from a number: it lies on the host, and so does
+                # what is computed from it alone. Kernels take such a number as their argument.
+                self.numbers.add(name)
 
     def forward(self) -> None:
         """Follow every op."""
         for i, op in enumerate(self.ops):
             ins = [self.laid[n] for n in op.inputs]
             outs = [self.shapes[n] for n in op.outputs]
+            if op.inputs and not any(outs) and self.numbers.issuperset(op.inputs):
+                self.numbers.update(op.outputs)
             rule = getattr(self, f"_{op.kind}", None)
             found = rule(i, op, ins, outs) if rule else [contiguous(s) for s in outs]
             found += [contiguous(s) for s in outs[len(found) :]]
@@ -169,8 +176,10 @@ class _Follower:
 
     def _pointwise(self, i: int, op: Op, ins: list[Laid], outs: list[Shape]) -> list[Laid]:
         made = [ins[0] if op.attrs.get("inplace") else elementwise(s, ins) for s in outs]
-        floats = {self.types[n] for n in op.inputs if self.types[n] in FLOATS}
-        found = form(made[0], *ins) or ("mixed" if len(floats) > 1 else "")
+        names = [n for n in op.inputs if n not in self.numbers]
+        floats = {self.types[n] for n in names if self.types[n] in FLOATS}
+        found = form(made[0], *[self.laid[n] for n in names])
+        found = found or ("mixed" if len(floats) > 1 else "")
         if found:
             self.attrs[i]["forms"] = (found,)
         return made
@@ -315,9 +324,10 @@ class _Follower:
         for index, x in enumerate(ins):
             runs = bool(pointwise.backward_of(fn, index))
             operands, mixed = (grad, kept), False
-            if pointwise.keeps_nothing(fn):
+            two = len(ins) == 2
+            if pointwise.keeps_nothing(fn) or (two and op.inputs[1 - index] in self.numbers):
                 operands = (grad, grad)
-            elif len(ins) == 2:
+            elif two:
                 operands = (grad, ins[1 - index])
                 mixed = self.types[op.inputs[1 - index]] in FLOATS - {wide}
             elif fn == "relu":

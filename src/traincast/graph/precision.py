@@ -55,7 +55,7 @@ def precision_named(name: str) -> Precision:
 
 
 # PyTorch's autocast op reference (docs "Automatic Mixed Precision", CUDA op-specific behaviour).
-AUTOCAST_LOW = frozenset({"linear", "matmul", "grouped_matmul", "conv", "attention", "rnn"})
+AUTOCAST_LOW = frozenset({"linear", "matmul", "conv", "attention", "rnn"})
 AUTOCAST_HIGH = frozenset({"softmax", "cross_entropy", "layer_norm", "group_norm", "rms_norm"})
 AUTOCAST_HIGH_FUNCTIONS = frozenset(
     {

@@ -42,8 +42,10 @@ _MATRIX = ("gemm", "conv", "attention", "rnn")
 _LEAST = 6
 """Rows that a model of its own takes; fewer only count for their family's."""
 _LEAST_OF_A_WINDOW = 60
-_MOST = {"conv": 500, "gemm": 850, "attention": 300, "reduction": 300}
-_MOST_SELDOM = {"lineconv": 250, "lineconv1": 250, "volumeconv": 250, "gapconv": 250}
+_MOST = {"conv": 450, "gemm": 800, "attention": 300, "reduction": 250}
+_MOST_OF = {"gconv": 400, "dwconv": 300, "lineconv": 240, "lineconv1": 240, "volumeconv": 260,
+            "gapconv": 180}  # fmt: skip
+_MOST_ODD = 260
 _MOST_OTHERS = 120
 """Shapes that a model keeps: enough for real networks, few enough for a small file."""
 
@@ -304,12 +306,18 @@ def fit_model(group: Sequence[Sample], key: str, device: Device) -> KernelModel:
         return KernelModel(
             compute=e_c, bandwidth=e_b, floor_s=floor, error=spread, spread=spread, rows=len(group)
         )
-    most = _MOST_SELDOM.get(key.partition(".")[0]) or _MOST.get(family, _MOST_OTHERS)
-    residual, error = fit_residual(features, off, scales_of(key, family), most)
+    residual, error = fit_residual(features, off, scales_of(key, family), _most(key, family))
     return KernelModel(
         compute=e_c, bandwidth=e_b, floor_s=floor, error=error, spread=spread, rows=len(group),
         residual=residual,
     )  # fmt: skip
+
+
+def _most(key: str, family: str) -> int:
+    """Return how many shapes a model keeps."""
+    if ".odd|" in key:
+        return _MOST_ODD
+    return _MOST_OF.get(key.partition(".")[0]) or _MOST.get(family, _MOST_OTHERS)
 
 
 def _distinct(features: Floats, off: Floats) -> tuple[Floats, Floats]:

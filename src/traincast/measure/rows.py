@@ -326,7 +326,7 @@ VECTOR: dict[str, Callable[[Row], Any]] = {
     "add_narrow": _moved("add.strided", "pointwise", 2, 1),
     "mul_turned": _moved("mul.turned", "pointwise", 2, 1),
     "add_turned": _moved("add.turned", "pointwise", 2, 1),
-    "mean_space_backward": _moved("div.strided", "pointwise", 0, 1),
+    "mean_space_backward": _moved("div.spread", "pointwise", 0, 1),
     "mul_mixed": lambda row: _mixed("mul.mixed", row),
     "add_mixed": lambda row: _mixed("add.mixed", row),
     "cat_4": _joined(4),
@@ -420,12 +420,22 @@ _FAMILIES: dict[str, Callable[[Row], Any]] = {
 }
 
 
+def _nothing_moves(row: Row) -> bool:
+    """Tell whether a copy's operand lies as wanted already, so that PyTorch copies nothing."""
+    op = str(row.get("op"))
+    if op in ("permute", "permute_back"):
+        return int(row["size"]) == 7  # a single window
+    if op in ("heads", "heads_back"):
+        return int(row["columns"]) == int(row["d"])
+    return op == "narrow" and row.get("n") == 1 and row.get("layout") == "nchw"
+
+
 def kernel_of(row: Row) -> tuple[int, Kernel] | None:
     """Return a row's phase (0 forward, 1 data, 2 weight) and kernel; None if we have no use."""
     if row["family"] == "attention" and row["kv"] != row["heads"] and _EACH[row["dtype"]] == 4:
         return None  # runs as separate products, not as one kernel
     make = _FAMILIES.get(str(row["family"])) or VECTOR.get(str(row.get("op")))
-    if make is None:
+    if make is None or _nothing_moves(row):
         return None
     phase, kernel = make(row)
     return int(phase), kernel

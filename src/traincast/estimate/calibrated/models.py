@@ -16,8 +16,9 @@ k is Matérn's function of order 3/2, which bends more sharply than a bell curve
 changes its algorithm there is a cliff, and left-out shapes of all kinds are predicted better. b is
 what the smooth part leaves at shapes that it has not seen: not the clock's error, which is small,
 but whims of libraries. They hold for the very shape that was measured and its next of kin (ρ).
-Of many measured shapes only as many are kept as spread best, and their weights are fitted to all
-(a projected process: Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006, 8.3.4).
+Of many measured shapes those are kept that the others do not tell, with weights that are fitted to
+all (a projected process: Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006,
+8.3.4).
 
 Far from every measured shape the sum vanishes: outside the measured range a kernel is priced by its
 physical parameters alone, and the error to expect grows to `spread`, what those alone leave.
@@ -203,16 +204,7 @@ def fit_residual(
     scaled = features / scales
     off = _left_out(scaled[tried], rest[tried], amplitude, noise)
     error = float(np.sqrt(np.mean(off**2)))
-    kept = _spread_out(scaled, most, rest_of=_COVERED if noise <= _EVEN else 0.0)
-    apart = _apart(scaled, scaled[kept])
-    shared = amplitude**2 * _matern(apart) + noise**2 * _near(apart)
-    # Weights w that make Σ ((rest - shared·w) / σ)² + wᵀ·own·w least: shapes that are kept are met
-    # but for the clock's error, the others but for what the smooth part leaves.
-    sigma = np.full(len(rest), noise)
-    sigma[kept] = _CLOCK
-    own = shared[kept] + 1e-9 * np.eye(len(kept))
-    weighted = shared / sigma[:, None] ** 2
-    weights = np.linalg.solve(shared.T @ weighted + own, weighted.T @ rest)
+    kept, weights = _projected(scaled, rest, amplitude, noise, most)
     residual = Residual(
         mean=mean, amplitude=amplitude, noise=noise, scales=scales, points=scaled[kept],
         weights=weights,
@@ -220,32 +212,54 @@ def fit_residual(
     return residual, error
 
 
-_CLOCK = 0.03
-"""Relative error of a measured kernel."""
+_CLOCK, _MET = 0.03, 0.09
+"""Relative error of a measured kernel; and within which a shape that is not kept is met."""
+_RIDGE = 1e-3
+"""Keeps weights of shapes that lie close together small enough for 16-bit floats."""
 _REACH = 0.08
 """ρ: how far a whim reaches, as a part of the distances over which shapes are alike."""
 
 
-_COVERED, _EVEN = 0.02, 0.06
-"""Shapes are kept until those left out vary by no more than so much of the variance; only where
-little is left at the very shapes (`noise`), since that is lost with them."""
+_SPREAD, _ROUNDS = 0.3, 9
+"""Shapes that are kept because they are unlike all others, as a part of all that are; and rounds in
+which those follow that the ones before them predict worst. Left-out shapes are predicted as well as
+by shapes that are merely spread, measured ones that are not kept twice as well."""
 
 
-def _spread_out(scaled: Floats, most: int, rest_of: float = 0.0) -> Ints:
-    """Return which shapes to keep: each the least alike to those before it (pivoted Cholesky).
+def _projected(
+    scaled: Floats, rest: Floats, amplitude: float, noise: float, most: int
+) -> tuple[Ints, Floats]:
+    """Return which shapes to keep, `most` of them at most, and their weights.
 
-    Not more than `most`, and none once what they leave of any other's variance is below `rest_of`.
+    Weights w make Σ ((rest - shared·w) / σ)² + wᵀ·own·w least: shapes that are kept are met but for
+    the clock's error, the others but for what the smooth part leaves. None is kept that is met
+    without.
     """
-    count = len(scaled)
-    if count <= most and not rest_of:
-        return np.arange(count)
-    most = min(most, count)
-    left, rows = np.ones(count), np.zeros((most, count))
+    kept = _spread_out(scaled, min(max(int(_SPREAD * most), 6), len(rest)))
+    for left in range(_ROUNDS, -1, -1):
+        apart = _apart(scaled, scaled[kept])
+        shared = amplitude**2 * _matern(apart) + noise**2 * _near(apart)
+        sigma = np.full(len(rest), noise)
+        sigma[kept] = _CLOCK
+        own = shared[kept] + _RIDGE * amplitude**2 * np.eye(len(kept))
+        weighted = shared / sigma[:, None] ** 2
+        weights = np.linalg.solve(shared.T @ weighted + own, weighted.T @ rest)
+        off = np.abs(shared @ weights - rest)
+        off[kept] = 0.0
+        worst = np.argsort(-off)[: (most - len(kept)) // left if left else 0]
+        worst = worst[off[worst] > _MET]
+        if not len(worst):
+            break
+        kept = np.concatenate([kept, worst])
+    return kept, weights
+
+
+def _spread_out(scaled: Floats, most: int) -> Ints:
+    """Return so many shapes, each the least alike to those before it (pivoted Cholesky)."""
+    left, rows = np.ones(len(scaled)), np.zeros((most, len(scaled)))
     chosen = np.zeros(most, dtype=np.int64)
     for i in range(most):
         pick = int(left.argmax())
-        if left[pick] < rest_of:
-            return chosen[:i]
         row = _matern(_apart(scaled[pick : pick + 1], scaled))[0] - rows[:i, pick] @ rows[:i]
         rows[i] = row / np.sqrt(max(left[pick], 1e-9))
         left = np.maximum(left - rows[i] ** 2, 0.0)

@@ -182,8 +182,12 @@ def profile_to_json(profile: Profile) -> str:
     return text.replace('"models": {}', f'"models": {{\n{lines}\n}}') + "\n"
 
 
+_PAIRS = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lp": 1, "pb": 1}
+"""For numbers of two bytes each."""
+
+
 def _packed(raw: bytes) -> str:
-    return base64.b85encode(lzma.compress(raw, preset=9 | lzma.PRESET_EXTREME)).decode()
+    return base64.b85encode(lzma.compress(raw, filters=[_PAIRS])).decode()
 
 
 def _unpacked(text: str) -> bytes:

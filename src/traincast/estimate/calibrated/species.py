@@ -297,7 +297,8 @@ def features_of(family: str, kernels: Kernels, index: Ints, units: int) -> Float
         return np.column_stack([*logs, *aligned])
     if family == "gemm":
         sides = (_aligned(dims[:, side], 128) for side in range(3))
-        return np.column_stack([np.log2(dims), *sides, 4.0 * np.log2(tiled(dims, units))])
+        logs = [np.log2(dims), *sides, 4.0 * np.log2(tiled(dims, units))]
+        return np.column_stack([*logs, _loads(dims, kernels.phase[index], kernels.each[index])])
     if family == "rnn":
         return _logs([dims, np.maximum(kernels.space[index], 1.0)])
     if family == "attention":
@@ -315,7 +316,7 @@ def features_of(family: str, kernels: Kernels, index: Ints, units: int) -> Float
         return np.column_stack([np.log2(traffic), np.log2(kernels.window[index].prod(axis=1))])
     if family in ("copy", "fill"):
         return np.column_stack([np.log2(traffic), np.log2(dims[:, 0])])
-    if family == "concat":
+    if family in ("concat", "interpolate"):
         return _logs([traffic, dims[:, :2]])
     if family == "gather":
         return _logs([traffic, dims[:, :3]])
@@ -339,6 +340,15 @@ def _aligned(length: Floats, most: int = 8) -> Floats:
         result += whole % power == 0
         power *= 2
     return result
+
+
+def _loads(dims: Floats, phase: Ints, each: Floats) -> Floats:
+    """Return log2 of the bytes that divide every row of a product's matrices, up to `_LOAD`."""
+    rows, columns, depth, groups = dims.T
+    first = np.where((phase == 2) & (groups <= 1), rows, depth)
+    ends = [_aligned(side * each, _LOAD) for side in (first, columns)]
+    least: Floats = np.minimum(*ends)
+    return least
 
 
 _WHOLE = ((128, 128), (128, 256), (256, 128), (64, 128), (128, 64), (64, 64), (64, 256))
@@ -374,7 +384,7 @@ SCALES: Mapping[str, Floats] = {
     "conv": np.array([2.0, 1.5, 1.5, 1.5, 1.0, 1.0, 1.0, 3.0, 4.0, 4.0, 3.0, 4.0]),
     "gconv": np.array([2.0, 1.5, 1.5, 2.0, 1.0, 1.0, 1.0, 3.0, 2.5, 2.5, 3.0, 0.5]),
     "dwconv": np.array([2.0, 1.5, 1.5, 2.0, 1.0, 1.0, 1.0, 3.0, 2.5, 2.5, 3.0, 4.0]),
-    "gemm": np.array([1.5, 1.5, 1.5, 2.0, 6.0, 6.0, 6.0, 2.0]),
+    "gemm": np.array([1.5, 1.5, 1.5, 2.0, 6.0, 6.0, 6.0, 2.0, 1.0]),
     "attention": np.array([1.5, 1.5, 1.0, 2.0, 2.0, 3.0]),
     "rnn": np.array([2.0, 2.0, 2.0, 2.0, 3.0]),
     "norm": np.array([2.0, 2.0, 3.0, 3.0, 2.0]),
@@ -383,6 +393,7 @@ SCALES: Mapping[str, Floats] = {
     "pool": np.array([2.0, 1.5]),
     "copy": np.array([2.0, 1.5]),
     "concat": np.array([2.0, 1.5, 1.5]),
+    "interpolate": np.array([2.0, 1.5, 1.5]),
     "fill": np.array([2.0, 2.0]),
     "gather": np.array([2.0, 2.0, 2.0, 3.0]),
 }

@@ -40,6 +40,7 @@ class Kernel(NamedTuple):
     conv: the same of the implicit product, g groups being its batch. Forward (n·ho·wo, cout/g,
     cin/g·kh·kw, g); data gradient (n·hi·wi, cin/g, cout/g·kh·kw, g); weight gradient (cout/g,
     cin/g·kh·kw, n·ho·wo, g), for a transposed convolution n·hi·wi in place of n·ho·wo.
+    interpolate: positions of the result's image, images (samples · channels).
     attention: query length, key length, channels of a head, samples · query heads.
     norm, softmax, reduction: rows, columns, inner, 0: `rows` results, each from `columns` values
     (batch norm: channels and n·h·w), which lie `inner` elements apart, 0 if side by side.

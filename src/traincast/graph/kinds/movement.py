@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from traincast.graph.kinds.base import Case, Costs, Kernel, Kind, pointwise, register, summed, total
 
 _VIEW_BACKWARD = {
@@ -250,13 +252,15 @@ def _interpolate(c: Case) -> Costs:
     taps = {"nearest": 1, "trilinear": 8, "bilinear": 4, "linear": 2, "bicubic": 16}
     per = next((n for key, n in taps.items() if key in name), 4)
     read = total(c.ins)
-    forward = Kernel(name, "interpolate", 0, 2 * per * y.n, read, y.size, each=x.each)
+    places = math.prod(y.shape[2:])
+    dims = (places, y.n / max(places, 1), 0, 0)
+    forward = Kernel(name, "interpolate", 0, 2 * per * y.n, read, y.size, dims, each=x.each)
     if not any(a.grad for a in c.ins):
         return Costs((forward,))
     name += "_backward"
     # One kernel writes the gradients of a sampled image and of where it was sampled.
     read, write = (total(c.ins) + y.size, read) if len(c.ins) > 1 else (y.size, x.size)
-    back = Kernel(name, "interpolate", 0, 2 * per * y.n, read, write, each=x.each)
+    back = Kernel(name, "interpolate", 0, 2 * per * y.n, read, write, dims, each=x.each)
     return Costs((forward,), (back,), (), (0, 1) if "grid" in name else ())
 
 

@@ -59,7 +59,7 @@ def image_groups(draw: random.Random) -> Iterator[Group]:
             if kind == "batch":
                 ops = _BATCH_NORMS
             elif kind == "moves":
-                ops, held, layouts = _MOVES, 4.0, ("nhwc",)
+                ops, held, size, layouts = _MOVES, 4.0, max(size, 14), ("nhwc",)
             elif kind == "resizes":
                 ops, held, size, layouts = _RESIZES, 11.0, min(size, 56), (draw.choice(layouts),)
             if c % 32:

@@ -14,7 +14,7 @@ from traincast.measure.bench.groups import Group, product_dtype
 from traincast.measure.bench.shapes import conv_shapes, transposed_shapes
 from traincast.measure.bench.timing import HERE, TYPES, Call, Case, tensor
 
-_FORMS = ("forward", "data", "weight")
+PASSES = ("forward", "data", "weight")
 _HIDDEN = (192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 8192)
 _VOCABULARIES = (30522, 32000, 50257, 128256, 151936)
 _BATCHES = (1, 4, 8, 16, 32, 64, 128, 256)
@@ -32,7 +32,7 @@ def gemm_groups(draw: random.Random) -> Iterator[Group]:
         for real in (True, False):
             m, n, k = _used_product(draw) if real else _any_product(draw)
             keys = {"m": m, "n": n, "k": k, "batch": 1, "dtype": product_dtype(draw)}
-            yield Group("gemm", keys, "form", _FORMS, m * n + n * k + k * m, 2.0 * m * n * k)
+            yield Group("gemm", keys, "form", PASSES, m * n + n * k + k * m, 2.0 * m * n * k)
         batch = int(2 ** draw.uniform(3, 11 if HERE.device == "cuda" else 8))
         s = draw.choice((49, 64, 128, 197, 256, 512, 1024))
         d = draw.choice((32, 64, 128))
@@ -91,17 +91,17 @@ def conv_groups(draw: random.Random) -> Iterator[Group]:
         ordered = [s for _, s in sorted(zip(ranked, conv_shapes(), strict=True),
                                         key=lambda pair: pair[0])]  # fmt: skip
         for count, shape in enumerate(ordered):
-            yield from conv_layouts(draw, shape, _FORMS)
+            yield from conv_layouts(draw, shape, PASSES)
             if HERE.device == "cuda" or count % 4 == 0:
-                yield from conv_layouts(draw, _plain_conv(draw), _FORMS)
+                yield from conv_layouts(draw, _plain_conv(draw), PASSES)
             if count % 8 == 0:
-                yield from conv_layouts(draw, _line_conv(draw), _FORMS)
+                yield from conv_layouts(draw, _line_conv(draw), PASSES)
             if count % 3 == 0:
-                yield from conv_layouts(draw, draw.choice(_grouped()), _FORMS)
+                yield from conv_layouts(draw, draw.choice(_grouped()), PASSES)
             if count % 20 == 0:
-                yield from conv_layouts(draw, _any_conv(draw), _FORMS)
+                yield from conv_layouts(draw, _any_conv(draw), PASSES)
             if count % 50 == 0:
-                turned = tuple(f"t_{form}" for form in _FORMS)
+                turned = tuple(f"t_{form}" for form in PASSES)
                 yield from conv_layouts(draw, draw.choice(transposed_shapes()), turned)
 
 
@@ -138,14 +138,14 @@ def _line_conv(draw: random.Random) -> Case:
 def space_groups(draw: random.Random) -> Iterator[Group]:
     """Yield convolutions over sequences and volumes, and with gaps between a window's positions."""
     while True:
-        yield from conv_layouts(draw, _line_conv(draw), _FORMS)
-        yield from conv_layouts(draw, _line_conv(draw), _FORMS)
-        yield from conv_layouts(draw, _volume_conv(draw), _FORMS)
+        yield from conv_layouts(draw, _line_conv(draw), PASSES)
+        yield from conv_layouts(draw, _line_conv(draw), PASSES)
+        yield from conv_layouts(draw, _volume_conv(draw), PASSES)
         for shape in (_line_conv(draw), _plain_conv(draw)):
             gap = draw.choice((2, 2, 4, 4, 8, 16, 32) if "axes" in shape else (2, 2, 4, 6, 12))
             if gap * (shape["kernel"] - 1) < shape["size"] and shape["kernel"] > 1:
                 how = {"stride": 1, "groups": 1, "dilation": gap}
-                yield from conv_layouts(draw, {**shape, **how}, _FORMS)
+                yield from conv_layouts(draw, {**shape, **how}, PASSES)
 
 
 def _volume_conv(draw: random.Random) -> Case:

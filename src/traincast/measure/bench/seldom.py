@@ -12,10 +12,9 @@ from collections.abc import Iterator
 import torch
 
 from traincast.measure.bench.groups import Group, memory_dtype, product_dtype
-from traincast.measure.bench.products import conv_layouts
+from traincast.measure.bench.products import PASSES, conv_layouts
 from traincast.measure.bench.timing import HERE, Call, Case, tensor
 
-_FORMS = ("forward", "data", "weight")
 _PLAIN = (64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
 _BY_HAND = (
     3, 6, 9, 10, 12, 18, 20, 24, 28, 30, 36, 40, 44, 48, 50, 54, 60, 68, 72, 80, 84, 90, 96, 100,
@@ -43,14 +42,14 @@ def odd_product_groups(draw: random.Random) -> Iterator[Group]:
         else:
             n = n // (step := draw.choice((1, 2, 2, 4, 4, 4))) * step
         keys = {"m": m, "n": n, "k": k, "batch": 1, "dtype": product_dtype(draw)}
-        yield Group("gemm", keys, "form", _FORMS, m * n + n * k + k * m, 2.0 * m * n * k)
+        yield Group("gemm", keys, "form", PASSES, m * n + n * k + k * m, 2.0 * m * n * k)
 
 
 def odd_conv_groups(draw: random.Random) -> Iterator[Group]:
     """Yield convolutions with odd channels, in narrow groups, over clips in parts, shortening."""
     while True:
         for make in (_odd, _narrow, _odd, _part_of_volume, _narrow, _strided_line):
-            yield from conv_layouts(draw, make(draw), _FORMS)
+            yield from conv_layouts(draw, make(draw), PASSES)
 
 
 def _odd(draw: random.Random) -> Case:
