@@ -148,6 +148,10 @@ def hf_source(path: Path, options: Options, image: int | None) -> Source:
     return hf_config_source(data, name, f"hf:{path}", image, options)
 
 
+_RATES = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
+"""Probabilities of dropping whole layers, of modules or in their configuration."""
+
+
 def hf_config_source(
     data: Mapping[str, Any],
     name: str,
@@ -169,9 +173,10 @@ def hf_config_source(
         _forget_packing(transformers)
         model = model_class(config)
         assert isinstance(model, torch.nn.Module)
-        for module in model.modules():
-            if isinstance(getattr(module, "layerdrop", None), float | int):
-                module.layerdrop = _NeverDrops()
+        for owner in [*model.modules(), getattr(model, "config", None)]:
+            for rate in _RATES:
+                if isinstance(getattr(owner, rate, None), float | int):
+                    object.__setattr__(owner, rate, _NeverDrops())
         return model
 
     longest = next(
@@ -182,8 +187,7 @@ def hf_config_source(
         ),
         512,
     )
-    rates = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
-    drops = any(getattr(config, key, 0) for key in rates)
+    drops = any(getattr(config, key, 0) for key in _RATES)
     return Source(
         name=name,
         reference=reference,
