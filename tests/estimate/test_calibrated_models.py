@@ -77,7 +77,9 @@ def test_a_whim_holds_for_the_shape_that_showed_it_and_not_for_others() -> None:
     assert error == pytest.approx(0.3, rel=0.3)
     value, _, same = residual.at(x)
     assert np.abs(value - wave - whims).mean() < 0.4 * np.abs(whims).mean()
-    assert same == pytest.approx(1)
+    # What is not kept was met without.
+    assert np.abs(value - wave - whims)[same < 0.99].max(initial=0.0) < 0.05
+    assert (same > 0.99).mean() > 0.5
     between = x + 0.25
     off = np.abs(residual.at(between)[0] - np.sin(between[:, 0] / 6))
     assert off.mean() < 0.85 * np.abs(whims).mean()
@@ -88,8 +90,11 @@ def test_few_of_many_shapes_tell_what_all_would() -> None:
     x = np.rint(random.uniform(0, 8, (600, 2)) * 128) / 128
     truth = 0.4 * np.sin(x[:, 0]) + 0.3 * np.cos(x[:, 1])
     residual, error = fit_residual(x, truth, np.array([1.0, 1.0]), 120)
-    assert len(residual.weights) == 120
+    assert len(residual.weights) <= 120
     assert np.abs(residual.at(x)[0] - truth).mean() < 0.02
+    coarse, _ = fit_residual(x, truth, np.array([1.0, 1.0]), 120, met=0.1)
+    assert len(coarse.weights) < len(residual.weights)
+    assert np.abs(coarse.at(x)[0] - truth).max() < 0.1
     assert error < 0.05
 
 
@@ -206,7 +211,7 @@ def test_shipped_profiles_are_small_and_say_where_they_come_from(name: str) -> N
 def test_a_profile_of_another_schema_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "old.json"
     file.write_text(json.dumps({"schema": 99, "device": "h200", "models": {}}))
-    with pytest.raises(InputFileError, match=r"schema 99.*reads schema 2"):
+    with pytest.raises(InputFileError, match=r"schema 99.*reads schema 3"):
         read_profile(file)
 
 
@@ -215,11 +220,11 @@ def test_a_profile_of_another_schema_is_refused(tmp_path: Path) -> None:
     [
         ("{", "is not JSON"),
         ("[]", "is not a profile"),
-        ('{"schema": 2, "device": "h200", "models": {"a|b|": {"compute": "x"}}}', "damaged"),
+        ('{"schema": 3, "device": "h200", "models": {"a|b|": [0, "x", 0, 0, 0, 1]}}', "damaged"),
+        ('{"schema": 3, "device": "h200", "models": {"a|b|": {"compute": 0}}}', "damaged"),
         (
-            '{"schema": 2, "device": "h200", "models": {"a|b|": {"compute": 0, "bandwidth": 1, '
-            '"floor_s": 0, "error": 0, "spread": 0, "rows": 1, "residual": {"scales": [1], '
-            '"mean": 0, "amplitude": 1, "noise": 1, "points": "!", "weights": ""}}}}',
+            '{"schema": 3, "device": "h200", "models": {"a|b|": [0, 1, 0, 0, 0, 1, 0, 1, 1, 1, 1]},'
+            ' "shapes": {"points": "!", "weights": ""}}',
             "damaged",
         ),
     ],

@@ -33,6 +33,10 @@ SMALL = {
         ({"b": 1, "heads": 4, "kv": kv, "seq": 9, "d": 8, "causal": True}, "form",
          ("forward", "both"))
         for kv in (4, 1)
+    ] + [
+        ({"b": 1, "heads": 4, "kv": 4, "seq": 9, "keys": 5, "d": 8, "causal": False, "mask": mask},
+         "form", ("forward", "both"))
+        for mask in ("", "plain", "learned")
     ],
     "rnn": [
         ({"cell": cell, "b": 2, "seq": 3, "input": 4, "hidden": 5, "layers": 2, "both_ways": True},
@@ -47,6 +51,9 @@ SMALL = {
         ({"rows": 6, "columns": 10}, "op", ops)
         for ops in (memory._NORMS, memory._LOSSES, memory._PICKS)
     ] + [({"rows": 6, "columns": 10, "width": 8}, "op", ("embedding", "embedding_backward"))],
+    "turned": [
+        ({"rows": 10, "columns": 6, "seq": 5}, "op", ("add_turned", "mul_turned")),
+    ],
     "image": [
         ({"n": 2, "c": 32, "size": 14, "layout": layout}, "op", ops)
         for layout in ("nchw", "nhwc") for ops in (images._SINGLE, images._RESIZES)
@@ -81,6 +88,26 @@ def test_a_convolution_over_sequences_has_one_axis() -> None:
     calls = products.conv(Group("conv", keys, "form", ("forward", "data", "weight")))
     assert calls["forward"]().shape == (2, 6, 5)
     assert calls["weight"]()[1].shape == (6, 4, 3)
+
+
+def test_a_window_over_one_axis_of_a_volume() -> None:
+    keys = {"n": 2, "cin": 4, "cout": 6, "size": 5, "depth": 3, "kernel": 3, "kernel_d": 1,
+            "stride": 1, "groups": 1, "axes": 3, "layout": "nchw", "dtype": "fp32"}  # fmt: skip
+    calls = products.conv(Group("conv", keys, "form", ("forward", "data", "weight")))
+    assert calls["forward"]().shape == (2, 6, 3, 5, 5)
+    assert calls["weight"]()[1].shape == (6, 4, 1, 3, 3)
+
+
+@pytest.mark.parametrize("family", ["odd_product", "odd_conv", "crossed", "turned"])
+def test_what_is_chosen_by_hand_is_known_to_the_kernel_models(family: str) -> None:
+    """Each drawn case becomes a kernel with work, and a library away from 8 or 64 is asked."""
+    for group in itertools.islice(runner.groups(0, [family]), 40):
+        assert group.family in ("gemm", "conv", "attention", "turned")
+        for value in group.values:
+            found = rows.kernel_of({"family": group.family, **group.keys, group.vary: value})
+            if found is not None:
+                assert found[1].read > 0
+                assert found[1].write > 0
 
 
 def test_small_images_that_are_joined_have_one_width() -> None:

@@ -59,6 +59,51 @@ def test_a_convolution_with_another_width_and_padding() -> None:
     assert patch[1].dims[0] == 4
 
 
+def test_a_convolution_over_one_axis_of_a_volume() -> None:
+    row = {
+        "family": "conv", "axes": 3, "n": 2, "cin": 3, "cout": 5, "size": 8, "depth": 4,
+        "kernel": 3, "kernel_d": 1, "stride": 1, "groups": 1, "layout": "nchw", "form": "weight",
+        "dtype": "bf16",
+    }  # fmt: skip
+    images, depths = kernel_of(row), kernel_of({**row, "kernel": 1, "kernel_d": 3})
+    assert images is not None
+    assert depths is not None
+    # 2 · 4 · 8 · 8 positions, each with 3 · 5 weights for each of 3 · 3, or 3, neighbours.
+    assert images[1].flops == 2 * (2 * 4 * 8 * 8) * (3 * 5) * 9
+    assert depths[1].flops == 2 * (2 * 4 * 8 * 8) * (3 * 5) * 3
+
+
+def test_attention_from_some_positions_to_others_with_a_bias() -> None:
+    row = {"family": "attention", "b": 2, "heads": 3, "kv": 3, "seq": 16, "keys": 8, "d": 4,
+           "mask": "learned", "causal": False, "form": "both", "dtype": "bf16"}  # fmt: skip
+    found = kernel_of(row)
+    assert found is not None
+    assert found[1].dims == (16, 8, 4, 2 * 3)
+    # Five products of 16 · 8 · 4 for each of 6 heads.
+    assert found[1].flops == 5 * 2 * (16 * 8 * 4) * 6
+    assert found[1].name.endswith(".learned")
+    # Beside queries, keys, values, the result and its gradient: a bias of 3 · 16 · 8.
+    q, k = 2 * 3 * 16 * 4, 2 * 3 * 8 * 4
+    assert found[1].read == 2 * (q + 2 * k + 2 * q + 3 * 16 * 8)
+
+
+@pytest.mark.parametrize(
+    ("row", "moves"),
+    [
+        ({"family": "image", "op": "permute", "n": 2, "c": 8, "size": 14, "layout": "nhwc"}, True),
+        ({"family": "image", "op": "permute", "n": 2, "c": 8, "size": 7, "layout": "nhwc"}, False),
+        ({"family": "stream", "op": "heads", "rows": 8, "columns": 64, "seq": 4, "d": 32}, True),
+        ({"family": "stream", "op": "heads", "rows": 8, "columns": 64, "seq": 4, "d": 64}, False),
+        ({"family": "image", "op": "narrow", "n": 2, "c": 8, "size": 7, "layout": "nchw"}, True),
+        ({"family": "image", "op": "narrow", "n": 1, "c": 8, "size": 7, "layout": "nchw"}, False),
+        ({"family": "image", "op": "narrow", "n": 1, "c": 8, "size": 7, "layout": "nhwc"}, True),
+    ],
+)
+def test_a_copy_of_what_lies_as_wanted_is_no_sample(row: dict[str, Any], moves: bool) -> None:
+    """A single window, a single head, the first channels of one sample: PyTorch moves nothing."""
+    assert (kernel_of({**row, "dtype": "fp32"}) is not None) == moves
+
+
 def test_backward_attention_is_what_both_passes_take_beyond_the_forward() -> None:
     case = {"family": "attention", "b": 1, "heads": 2, "kv": 2, "seq": 64, "d": 32,
             "causal": False, "dtype": "bf16"}  # fmt: skip

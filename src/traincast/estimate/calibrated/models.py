@@ -39,6 +39,8 @@ _RESIDUE = 3.0
 FIXED = 128.0
 """Steps of a feature for each doubling, in a profile and therefore in fitting: the weights of
 shapes that lie close together differ so much that they hold for these very shapes alone."""
+CLOCK = 0.03
+"""Relative error of a measured kernel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -169,13 +171,13 @@ _ENOUGH = 50
 
 
 def fit_residual(
-    features: Floats, log_ratio: Floats, scales: Floats, most: int
+    features: Floats, log_ratio: Floats, scales: Floats, most: int, met: float = CLOCK
 ) -> tuple[Residual, float]:
     """Return the process that best predicts each shape from the others, and its error there.
 
     `scales` are multiplied by one common stretch, then each on its own where that predicts left-out
     shapes better. Each row of `features` is a different shape, in steps of 1 / `FIXED`; `most` of
-    them are kept.
+    them are kept at most, and none that is met within a relative error of `met` without.
     """
     mean = short(float(np.median(log_ratio)))
     rest = np.clip(log_ratio - mean, -_RESIDUE, _RESIDUE)
@@ -204,7 +206,7 @@ def fit_residual(
     scaled = features / scales
     off = _left_out(scaled[tried], rest[tried], amplitude, noise)
     error = float(np.sqrt(np.mean(off**2)))
-    kept, weights = _projected(scaled, rest, amplitude, noise, most)
+    kept, weights = _projected(scaled, rest, amplitude, noise, most, met)
     residual = Residual(
         mean=mean, amplitude=amplitude, noise=noise, scales=scales, points=scaled[kept],
         weights=weights,
@@ -212,8 +214,6 @@ def fit_residual(
     return residual, error
 
 
-_CLOCK, _MET = 0.03, 0.09
-"""Relative error of a measured kernel; and within which a shape that is not kept is met."""
 _RIDGE = 1e-3
 """Keeps weights of shapes that lie close together small enough for 16-bit floats."""
 _REACH = 0.08
@@ -227,27 +227,26 @@ by shapes that are merely spread, measured ones that are not kept twice as well.
 
 
 def _projected(
-    scaled: Floats, rest: Floats, amplitude: float, noise: float, most: int
+    scaled: Floats, rest: Floats, amplitude: float, noise: float, most: int, met: float
 ) -> tuple[Ints, Floats]:
     """Return which shapes to keep, `most` of them at most, and their weights.
 
     Weights w make Σ ((rest - shared·w) / σ)² + wᵀ·own·w least: shapes that are kept are met but for
-    the clock's error, the others but for what the smooth part leaves. None is kept that is met
-    without.
+    the clock's error, the others but for what the smooth part leaves.
     """
     kept = _spread_out(scaled, min(max(int(_SPREAD * most), 6), len(rest)))
     for left in range(_ROUNDS, -1, -1):
         apart = _apart(scaled, scaled[kept])
         shared = amplitude**2 * _matern(apart) + noise**2 * _near(apart)
         sigma = np.full(len(rest), noise)
-        sigma[kept] = _CLOCK
+        sigma[kept] = CLOCK
         own = shared[kept] + _RIDGE * amplitude**2 * np.eye(len(kept))
         weighted = shared / sigma[:, None] ** 2
         weights = np.linalg.solve(shared.T @ weighted + own, weighted.T @ rest)
         off = np.abs(shared @ weights - rest)
         off[kept] = 0.0
         worst = np.argsort(-off)[: (most - len(kept)) // left if left else 0]
-        worst = worst[off[worst] > _MET]
+        worst = worst[off[worst] > met]
         if not len(worst):
             break
         kept = np.concatenate([kept, worst])

@@ -140,7 +140,9 @@ def groups(seed: int, only: Collection[str] = (), types: Collection[str] = ()) -
     }
     fits = _fits()
     here = {} if HERE.device == "cuda" else TURN
-    turn = {name: here.get(name, FAMILIES[name][2]) for name in drawn}
+    # Who names a family wants it, though it has no turn among all of them.
+    least = 1 if only else 0
+    turn = {name: max(least, here.get(name, FAMILIES[name][2])) for name in drawn}
     while True:
         early = list(itertools.islice(first, _EARLY))
         yield from early
