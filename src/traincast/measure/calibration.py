@@ -40,7 +40,8 @@ from traincast.estimate.optimizer import OPTIMIZERS, Optimizer
 from traincast.estimate.program import Floats, kernel_table
 from traincast.graph.kinds import Kernel
 from traincast.hardware import Device, load_device
-from traincast.measure.rows import Row, kernel_of
+from traincast.measure.matrix_rows import Row
+from traincast.measure.rows import kernel_of
 
 _MATRIX = ("gemm", "conv", "attention", "rnn")
 _LEAST = 6
