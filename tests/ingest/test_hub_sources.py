@@ -30,6 +30,12 @@ WHISPER = {
     "decoder_ffn_dim": 64, "vocab_size": 50, "pad_token_id": 0, "decoder_start_token_id": 1,
     "encoder_layerdrop": 0.1,
 }  # fmt: skip
+WAV2VEC2 = {
+    "model_type": "wav2vec2", "architectures": ["Wav2Vec2ForCTC"], "hidden_size": 32,
+    "num_hidden_layers": 6, "num_attention_heads": 4, "intermediate_size": 64, "layerdrop": 0.5,
+    "conv_dim": [16, 16], "conv_stride": [5, 2], "conv_kernel": [10, 3], "vocab_size": 20,
+    "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2, "mask_time_prob": 0.0,
+}  # fmt: skip
 VIT = {
     "model_type": "vit", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
     "num_attention_heads": 4, "image_size": 32, "patch_size": 8,
@@ -116,6 +122,17 @@ def test_layers_are_not_dropped_at_random(transformers, tmp_path) -> None:
     graph = resolve(save(tmp_path, WHISPER))
     assert sum(op.kind == "attention" for op in graph.ops) == 3  # encoder, decoder, across
     assert any("no layer is dropped" in note for note in graph.notes)
+
+
+def test_a_layer_that_a_configuration_would_drop_is_not_drawn_either(
+    transformers, tmp_path
+) -> None:
+    """Its forward looks at labels, so that it runs with values, of which a random one drops."""
+    graph = resolve(save(tmp_path, WAV2VEC2))
+    assert sum(op.kind == "attention" for op in graph.ops) == 6
+    assert "batch" not in graph.fixed
+    one, three = (predict(graph, batch=b).step.flops[0] for b in (1, 3))
+    assert three == 3 * one
 
 
 def test_a_scan_is_held_at_its_length(transformers, tmp_path) -> None:

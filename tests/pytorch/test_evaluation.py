@@ -96,3 +96,41 @@ def test_a_loss_of_its_own_is_evaluated_and_an_assumed_one_is_not(tmp_path: Path
     )
     assert [op.kind for op in own.ops] == ["linear", "cross_entropy"]
     assert [op.kind for op in assumed.ops] == ["linear"]
+
+
+NOISY = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.layer, self.kind = nn.Linear(8, 8), kind
+
+    def forward(self, x):
+        y = self.layer(x)
+        if self.kind == "normal":  # as a variational encoder or a diffusion model draws
+            return y * torch.randn_like(y) + torch.rand_like(y)
+        keep = torch.rand(x.shape[0], 1) < 0.9
+        return y * keep.to(y.dtype)
+
+
+def normal(batch=2):
+    return Net("normal"), torch.randn(batch, 8)
+
+
+def dropping(batch=2):
+    return Net("dropping"), torch.randn(batch, 8)
+"""
+
+
+def test_noise_that_is_computed_with_stays_and_what_drops_parts_goes(tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    normal, dropping = (
+        [str(op.attrs.get("fn", op.kind)) for op in evaluated(graph).ops]
+        for graph in (resolve(f"noisy.py:{name}", root=tmp_path) for name in ("normal", "dropping"))
+    )
+    assert Counter(normal) >= Counter(["linear", "randn_like", "rand_like", "mul", "add"])
+    assert "mul" not in dropping
+    assert dropping[0] == "linear"
