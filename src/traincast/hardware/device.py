@@ -90,6 +90,11 @@ class Device:
             raise InvalidValueError(f"device {self.name!r}: " + "; ".join(problems))
 
     @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU, for a data center or not."""
+        return self.tier in ("datacenter-gpu", "consumer-gpu")
+
+    @property
     def available_bytes(self) -> float:
         """Bytes that a program can hope to allocate: `usable_bytes` where known, else all."""
         return self.usable_bytes if self.usable_bytes is not None else self.memory_bytes
@@ -118,6 +123,15 @@ class Device:
         # Half precision on the ordinary units can be documented yet useless (1/64 of fp32 on the
         # consumer Pascals); libraries then convert and compute in fp32.
         return rate if unit == "matrix" else max(rate for _, rate in reachable)
+
+    def takes(self, precision: str) -> bool:
+        """Return whether matrix products of a precision run faster than fp32's, or are fp32's.
+
+        Where none do, libraries convert operands and compute in fp32: fp16 on a TITAN Xp, bf16 on
+        a V100, TF32 on either.
+        """
+        fast = precision in self.matrix_flops or self.peak(precision) > self.peak("fp32")
+        return fast or precision == "fp32"
 
     def vector_peak(self, precision: str = "fp32") -> float:
         """Return the FLOP/s of elementwise work: the ordinary units, at fp32 where not faster."""

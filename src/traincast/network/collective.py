@@ -296,7 +296,7 @@ def _nccl(
 
 
 def _has_gpus(cluster: Cluster) -> bool:
-    return cluster.device.tier in ("datacenter-gpu", "consumer-gpu")
+    return cluster.device.is_gpu
 
 
 def _no_options(options: dict[str, float], algorithm: str) -> None:

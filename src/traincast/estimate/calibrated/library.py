@@ -19,8 +19,6 @@ COMPLETE = "h200"
 """The shipped profile that has every kind of kernel; what others lack is taken from it."""
 _TRAINED = frozenset({"fp16", "bf16", "tf32"})
 """Types of matrix units that training runs on: which kernels libraries choose depends on them."""
-_CARRIED = frozenset({"datacenter-gpu", "consumer-gpu"})
-"""Tiers among which kernels are carried over; how CPUs compare, nobody has measured."""
 
 
 def profile_for(device: Device) -> Profile | None:
@@ -33,7 +31,7 @@ def profile_for(device: Device) -> Profile | None:
 
 def complement(profile: Profile, device: Device) -> Profile | None:
     """Return the profile to take kernels from that another one lacks; None for what is no GPU."""
-    if profile.device == COMPLETE or device.tier not in _CARRIED:
+    if profile.device == COMPLETE or not device.is_gpu:
         return None
     return shipped(COMPLETE)
 
@@ -62,10 +60,10 @@ def nearest(device: Device) -> Profile | None:
     Of the most similar device that has kernels of its own. What it lacks comes from the complete
     profile.
     """
-    if device.tier not in _CARRIED:
+    if not device.is_gpu:
         return None
     names = [n for n in shipped_names() if n != device.name]
-    alike = [d for d in map(load_device, names) if d.tier in _CARRIED]
+    alike = [d for d in map(load_device, names) if d.is_gpu]
     for found in sorted(alike, key=lambda d: distance(device, d)):
         profile = shipped(found.name)
         if profile is not None and profile.models:

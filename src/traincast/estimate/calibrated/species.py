@@ -7,7 +7,7 @@ not measured falls back step by step: another layout, a type of the same width, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -22,6 +22,8 @@ _EITHER = ("mean", "cat", "convolution.bias", "copy_.narrow")
 """Measured on images and on plain matrices: with a layout, and without."""
 _HALF = ("bf16", "fp16")
 _FULL = ("tf32", "fp32")
+REDUCED = (*_HALF, "tf32")
+"""Types that matrix units may take and the others do not."""
 ROWWISE = ("norm", "softmax", "reduction")
 _LOAD = 16
 """Bytes that one load takes. A product whose rows do not begin at such places, as with a vocabulary
@@ -110,9 +112,16 @@ _WINDOWS = ("conv1", "conv3", "conv")
 
 
 def keys_of(
-    kernels: Kernels, precision: Precision, layout: str = "", training: bool = True
+    kernels: Kernels,
+    precision: Precision,
+    layout: str = "",
+    training: bool = True,
+    converted: Container[str] = (),
 ) -> list[str]:
-    """Return the key of every kernel; without training, batch norm only scales and shifts."""
+    """Return the key of every kernel; without training, batch norm only scales and shifts.
+
+    Matrix kernels of a type in `converted` are those of fp32: no unit of the device takes it.
+    """
     gi, phases = group_depth(kernels), acting(kernels.phase, kernels.stride)
     lowered = bool(kernels.nhwc.any())
     found = []
@@ -123,6 +132,8 @@ def keys_of(
         phase = int(phases[i])
         if family == "gemm" and precision.peak == "fp8" and dtype == "bf16":
             dtype = "fp8"
+        if matrix and dtype in converted:
+            dtype = "fp32"
         each, dims = float(kernels.each[i]), kernels.dims[i]
         window = kernels.window[i] if kernels.stride[i] == 1 else ()
         space = float(kernels.axes[i]), float(kernels.dilation[i])
@@ -153,7 +164,8 @@ def work_of(kernels: Kernels, device: Device | None) -> tuple[Floats, Floats]:
     if device is None:
         return kernels.flops * kernels.done, traffic
     flops = kernels.flops * kernels.done
-    in_waves = device.tier in _IN_WAVES
+    # Its multiprocessors take a tile each; a CPU's cores divide products finely.
+    in_waves = device.is_gpu
     families = ("conv", "rnn") if in_waves else ("conv", "rnn", "gemm")
     smooth = np.isin(kernels.family, [FAMILIES.index(f) for f in families])
     flops[smooth] /= fill(kernels.dims[smooth], device.units)
@@ -162,10 +174,6 @@ def work_of(kernels: Kernels, device: Device | None) -> tuple[Floats, Floats]:
             own = kernels.family == FAMILIES.index(family)
             flops[own] /= reached(kernels.dims[own], device.units)
     return flops, traffic
-
-
-_IN_WAVES = frozenset({"datacenter-gpu", "consumer-gpu"})
-"""Devices whose multiprocessors take a tile each; a CPU's cores divide products finely."""
 
 
 def attention_waves(dims: Floats, units: int) -> Floats:

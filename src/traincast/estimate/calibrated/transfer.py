@@ -13,6 +13,10 @@ of the former's peak reaches 1 / (1 + 1.857 · 0.135) = 80 % of the latter's. A 
 neither unit nor memory well, such as a depthwise convolution, follows the clocks alone, as it
 should: e' / e → r / r'.
 
+A convolution may reach more than the peak by the FLOPs of its formula: Winograd's algorithm
+multiplies less often. What it saves it saves on any device; the multiplications left go by the rule
+above.
+
 Known inaccuracy: a library that has a better kernel for one of the two devices is not seen.
 """
 
@@ -38,3 +42,9 @@ def carried(fraction: Floats, rate: float, device: Device, from_rate: float, of:
     beyond = np.maximum(1.0 / fraction - 1.0, 0.0)
     reached: Floats = np.minimum(1.0 / (1.0 + beyond * fed), MOST)
     return reached
+
+
+def saving(fraction: Floats, rate: float, device: Device, from_rate: float, of: Device) -> Floats:
+    """Return the same for a rate of FLOPs, of which an algorithm may save some: it may exceed 1."""
+    saved: Floats = np.maximum(fraction, 1.0) * carried(fraction, rate, device, from_rate, of)
+    return saved
