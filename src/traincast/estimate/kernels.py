@@ -12,6 +12,7 @@ from traincast.graph.kinds import Kernel
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 class Kernels(NamedTuple):

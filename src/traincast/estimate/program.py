@@ -7,14 +7,14 @@ network of 126 equal layers costs no more to evaluate than one layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from traincast.estimate.kernels import FAMILIES, Floats, Ints, Kernels, kernel_table
+from traincast.estimate.kernels import FAMILIES, Flags, Floats, Ints, Kernels, kernel_table
 from traincast.estimate.lowering import Moves, launched
 from traincast.estimate.moves import find_moves
 from traincast.graph import DTYPE_BYTES, FLOATS, KINDS, Attr, Graph, Op, Size
@@ -28,13 +28,15 @@ from traincast.graph.precision import (
 )
 
 __all__ = [
-    "FAMILIES", "Floats", "Ints", "Kernels", "OpClass", "Program", "Spec", "Value",
-    "kernel_table", "kernels_of", "program_of",
+    "FAMILIES", "Flags", "Floats", "Ints", "Kernels", "OpClass", "Program", "Spec", "Value",
+    "calls_of", "kernel_table", "kernels_of", "program_of",
 ]  # fmt: skip
 
 
 _PROMOTING = frozenset({"pointwise", "batch_norm", "concat", "cross_entropy"})
 """Kinds that take tensors of several types as they are."""
+_CALLS = frozenset({"checkpoint", "reentrant"})
+"""Attributes of checkpointed calls: they change when an op runs, not what it costs."""
 _NOISE = frozenset({"bernoulli", "empty", "empty_like", "new_empty"})
 """Values that networks make in the type of what they are applied to."""
 
@@ -112,6 +114,10 @@ class Program:
     """Layer of each op."""
     op_class: Ints
     """Class of each op."""
+    call: Ints
+    """For each op, the checkpointed call that it is part of; -1 for none."""
+    again: Flags
+    """Whether it runs a second time in the backward pass, as parts of checkpointed calls do."""
     values: tuple[Value, ...]
     parameter_op: Mapping[str, int]
     """For each trainable parameter, the first op that uses it: its gradient appears last there."""
@@ -164,7 +170,7 @@ class _Builder:
         classes: list[OpClass] = []
         op_class = np.empty(len(ops), dtype=np.int64)
         for i, op in enumerate(ops):
-            attrs = tuple(op.attrs.items())
+            attrs = tuple((k, v) for k, v in op.attrs.items() if k not in _CALLS)
             # No gradient comes back through an op whose results have none, as an argmin's.
             flows = not op.outputs or any(name in self.grad for name in op.outputs)
             ins = tuple([self._spec(name, flows) for name in op.inputs])
@@ -176,6 +182,10 @@ class _Builder:
                 classes.append(OpClass(op.kind, attrs, ins, outs, copies))
             op_class[i] = index
         table = tuple(classes)
+        met: dict[int, Arg] = {}
+        # Where nothing is trained, nothing is kept for a backward pass.
+        costs = [c.at(2, 64, met) if self.grad else Costs(()) for c in table]
+        call = calls_of(ops)
         return Program(
             graph=self.graph,
             precision=self.precision,
@@ -183,7 +193,9 @@ class _Builder:
             names=tuple(op.name for op in ops),
             layers=tuple(op.layer or op.name for op in ops),
             op_class=op_class,
-            values=self._values(ops, table, op_class),
+            call=call,
+            again=_again(ops, call, [costs[i] for i in op_class]),
+            values=self._values(ops, costs, op_class),
             parameter_op=self._parameter_ops(ops),
         )
 
@@ -340,13 +352,8 @@ class _Builder:
                 accumulate(name, op.layer)
         return ops
 
-    def _values(
-        self, ops: list[Op], classes: tuple[OpClass, ...], op_class: Ints
-    ) -> tuple[Value, ...]:
+    def _values(self, ops: list[Op], costs: list[Costs], op_class: Ints) -> tuple[Value, ...]:
         root: dict[str, str] = {n: n for n in self.role}
-        known: dict[int, Arg] = {}
-        # Where nothing is trained, nothing is kept for a backward pass.
-        saved = [c.at(2, 64, known).saved if self.grad else () for c in classes]
         made: dict[str, int] = {}
         last: dict[str, int] = {}
         kept: dict[str, int] = {}
@@ -358,7 +365,7 @@ class _Builder:
                 root[name] = root[op.inputs[0]] if alias and op.inputs else name
                 made.setdefault(root[name], i)
                 last[root[name]] = i
-            for index in saved[int(op_class[i])]:
+            for index in costs[int(op_class[i])].saved:
                 name = op.inputs[index] if index >= 0 else op.outputs[~index]
                 kept.setdefault(root[name], i)
         values = []
@@ -382,6 +389,33 @@ class _Builder:
                 if name in trainable:
                     first.setdefault(name, i)
         return first
+
+
+def calls_of(ops: Sequence[Op]) -> Ints:
+    """Return, for each op, the checkpointed call that it is part of; -1 for none."""
+    calls = [op.attrs.get("checkpoint", -1) for op in ops]
+    return np.array(calls, dtype=np.int64)
+
+
+def _again(ops: Sequence[Op], call: Ints, costs: Sequence[Costs]) -> Flags:
+    """Tell which ops of checkpointed calls run a second time.
+
+    PyTorch stops as soon as everything that backward needs is there again: before the last op that
+    keeps something, if that keeps its operands alone. A reentrant call is run again to its end.
+    """
+    again: Flags = call >= 0
+    for number in np.unique(call[again]):
+        inside = np.flatnonzero(call == number).tolist()
+        if ops[inside[0]].attrs.get("reentrant"):
+            continue
+        keeping = [i for i in inside if costs[i].saved or costs[i].extra]
+        if not keeping:
+            again[inside] = False
+            continue
+        last = keeping[-1]
+        results = costs[last].extra or any(index < 0 for index in costs[last].saved)
+        again[[i for i in inside if i >= last + bool(results)]] = False
+    return again
 
 
 def kernels_of(program: Program, batch: int, seq: int) -> Kernels:

@@ -35,7 +35,7 @@ DTYPE_BYTES: Mapping[str, float] = MappingProxyType(
 """Bytes of one element. `float`, the type that follows the precision, is resolved before use."""
 
 FLOATS = frozenset({"float", "float64", "float32", "bfloat16", "float16", "float8"})
-_DIFFERENTIABLE = FLOATS | {"complex64"}
+DIFFERENTIABLE = FLOATS | {"complex64"}
 ROLES = ("input", "parameter", "buffer", "activation")
 
 
@@ -122,10 +122,11 @@ class Graph:
         found = {t.name for t in self.parameters if t.trainable}
         for op in passes:
             if any(name in found for name in op.inputs):
-                found.update(n for n in op.outputs if self.tensors[n].dtype in _DIFFERENTIABLE)
+                found.update(n for n in op.outputs if self.tensors[n].dtype in DIFFERENTIABLE)
         used = {self.loss or self.ops[-1].outputs[0]}
         for op in reversed(passes):
-            if any(name in used for name in op.outputs):
+            # An index that the loss depends on has no gradient to pass on.
+            if any(n in used and self.tensors[n].dtype in DIFFERENTIABLE for n in op.outputs):
                 used.update(op.inputs)
         return frozenset(found & used)
 

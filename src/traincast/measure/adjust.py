@@ -24,10 +24,10 @@ from traincast.estimate.calibrated.estimator import Calibrated, groups_of
 from traincast.estimate.calibrated.library import COMPLETE, shipped
 from traincast.estimate.calibrated.profile import Profile
 from traincast.estimate.calibrated.species import group_depth, keys_of
-from traincast.estimate.program import FAMILIES, Floats
+from traincast.estimate.program import FAMILIES, Flags, Floats
 from traincast.hardware import Device, load_device
 from traincast.ingest import resolve
-from traincast.measure.group_fit import Fit, Flags, Seen, Table, fit_factors, left_out
+from traincast.measure.group_fit import Fit, Seen, Table, fit_factors, left_out
 from traincast.simulate.predict import predict
 from traincast.simulate.step import Step, program_for, simulate_step
 from traincast.simulate.validate import (
@@ -285,10 +285,13 @@ def _parts(
     """Return a step's device seconds by groups of kernels, and its host seconds."""
     plan, kernels, program = step.plan, step.kernels, step.program
     priced = engine.price(kernels, device, program.precision, plan.layout, plan.training)
-    count = np.bincount(program.op_class, minlength=len(program.classes))[kernels.op_class]
     whole = column == "step_ms"
-    ran = np.where(kernels.phase == 0, 1.0 + (whole and plan.recompute), float(whole))
-    seconds = priced.seconds * count * ran * plan.accumulate
+    forward, backward = (
+        np.bincount(program.op_class, times, len(program.classes))[kernels.op_class]
+        for times in (1.0 + whole * step.again, np.full(len(step.again), float(whole)))
+    )
+    ran = np.where(kernels.phase == 0, forward, backward)
+    seconds = priced.seconds * ran * plan.accumulate
     parts: dict[tuple[str, ...], float] = {}
     depth = group_depth(kernels)
     for i, key in enumerate(keys_of(kernels, program.precision, plan.layout, plan.training)):

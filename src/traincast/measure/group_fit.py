@@ -7,11 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from traincast.estimate.program import Floats, Ints
-
-Flags = NDArray[np.bool_]
+from traincast.estimate.program import Flags, Floats, Ints
 
 PRIOR = 0.3
 """Standard deviation of a factor's logarithm before any run was seen."""

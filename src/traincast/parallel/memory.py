@@ -11,10 +11,9 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from traincast.estimate.optimizer import Optimizer
-from traincast.estimate.program import Floats, Ints, Kernels, Program
+from traincast.estimate.program import Flags, Floats, Ints, Kernels, Program
 from traincast.graph import DTYPE_BYTES, elements
 
 
@@ -73,11 +72,12 @@ def memory_of(
         )  # fmt: skip
     extra = kernels.extra[program.op_class]
     scratch = np.zeros(count)
-    if recompute:
-        dropped = _inside_blocks(program, made, last, kept)
-        scratch = _recomputed(program, kept[dropped], sizes[dropped], extra)
+    block = _blocks(program) if recompute else program.call
+    if recompute or program.again.any():
+        dropped = _inside_blocks(block, made, last, kept)
+        scratch = _recomputed(block, kept[dropped], sizes[dropped], extra)
         kept = np.where(dropped, -1, kept)
-        extra = np.zeros_like(extra)
+        extra = np.where(block >= 0, 0.0, extra)
     forward = _sweep(count, made, np.where(kept >= 0, count, last + 1), sizes) + np.cumsum(extra)
     saved = kept >= 0
     # Kept until backward has run the first op that keeps it, which is the last to run.
@@ -158,21 +158,23 @@ def _blocks(program: Program) -> Ints:
     return np.array([ids.setdefault(block_of(layer), len(ids)) for layer in program.layers])
 
 
-def _inside_blocks(program: Program, made: Ints, last: Ints, kept: Ints) -> NDArray[np.bool_]:
-    """Tell which kept values live and die in one block, so that recomputation spares them."""
-    block = _blocks(program)
-    inside: NDArray[np.bool_] = (kept >= 0) & (block[made] == block[last])
+def _inside_blocks(block: Ints, made: Ints, last: Ints, kept: Ints) -> Flags:
+    """Tell which kept values live and die in one block, so that recomputation spares them.
+
+    Ops of block -1 are not run again.
+    """
+    inside: Flags = (kept >= 0) & (block[made] == block[last]) & (block[made] >= 0)
     return inside
 
 
-def _recomputed(program: Program, kept: Ints, sizes: Floats, extra: Floats) -> Floats:
+def _recomputed(block: Ints, kept: Ints, sizes: Floats, extra: Floats) -> Floats:
     """Return, for each op, what backward made again in its block and still needs while it runs.
 
     Backward makes one block's values at a time and frees them in reverse, so an op finds those
     that it and earlier ops of its own block keep.
     """
-    block = _blocks(program)
-    grown = np.bincount(kept, sizes, len(block)) + extra
+    grown = np.where(block >= 0, np.bincount(kept, sizes, len(block)) + extra, 0.0)
+    block = block - block.min()
     order = np.argsort(block, kind="stable")
     running = np.cumsum(grown[order])
     starts = np.searchsorted(block[order], np.arange(block.max() + 1))

@@ -30,8 +30,7 @@ def trace_of(prediction: Prediction) -> dict[str, Any]:
     count = len(names)
     order = [(i, 0) for i in range(count)]
     if step.plan.training:
-        if step.plan.recompute:
-            order += [(i, 0) for i in range(count)]
+        order += [(int(i), 0) for i in np.flatnonzero(step.again)]
         order += [(i, 1) for i in reversed(range(count))]
     order *= step.plan.accumulate
     index = np.array(order)

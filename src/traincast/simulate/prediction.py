@@ -169,8 +169,8 @@ class Prediction:
         )
         if not step.plan.training:
             backward = np.zeros(size)
-        elif step.plan.recompute:
-            backward = backward + forward
+        elif step.again.any():
+            backward += np.bincount(group_of, times[:, 0] * step.again, size)
         passes = 2 if step.plan.training else 1
         flops = np.bincount(group_of, step.op_flops[:, :passes].sum(axis=1), size)
         moved = np.bincount(group_of, step.op_bytes[:, :passes].sum(axis=1), size)

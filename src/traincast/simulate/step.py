@@ -15,6 +15,7 @@ from traincast.estimate.host import host_seconds, update_seconds
 from traincast.estimate.optimizer import Optimizer
 from traincast.estimate.program import (
     FAMILIES,
+    Flags,
     Floats,
     Ints,
     Kernels,
@@ -105,11 +106,16 @@ class Step:
         """Host seconds of each phase, for issuing it."""
         return self._phases(self.op_host, self.update_host_s)
 
+    @property
+    def again(self) -> Flags:
+        """Which ops run a second time, in the backward pass."""
+        return run_again(self.program, self.plan)
+
     def _phases(self, per_op: Floats, update: float) -> dict[str, float]:
         forward, backward = (float(s) for s in per_op.sum(axis=0) * self.plan.accumulate)
         if not self.plan.training:
             return {"forward": forward, "backward": 0.0, "optimizer": 0.0}
-        again = forward if self.plan.recompute else 0.0
+        again = float(per_op[self.again, 0].sum()) * self.plan.accumulate
         return {"forward": forward, "backward": backward + again, "optimizer": update}
 
     @property
@@ -143,7 +149,7 @@ class Step:
         ended = ran + np.maximum.accumulate(issued - ran + np.tile(run, _WARM))
         marks = np.maximum(ended, issued)
         ops, last = len(self.op_host), len(issue) * (_WARM - 1) - 1
-        back = ops * (2 if self.plan.recompute else 1)
+        back = ops + int(self.again.sum())
         begin = last + (ops + back) * np.arange(self.plan.accumulate)
         forward = float((marks[begin + ops] - marks[begin]).sum())
         backward = float((marks[begin + ops + back] - marks[begin + ops]).sum())
@@ -152,8 +158,7 @@ class Step:
     def _in_order(self, per_op: Floats, update: float) -> Floats:
         """Return seconds of everything in a step, one after the other."""
         forward, backward = per_op[:, 0], per_op[::-1, 1]
-        again = [forward] if self.plan.recompute else []
-        passes = [forward, *again, backward] * self.plan.accumulate
+        passes = [forward, forward[self.again], backward] * self.plan.accumulate
         return np.concatenate([*passes, [update]])
 
     @property
@@ -217,11 +222,13 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
     else:
         assert isinstance(estimator, KernelEstimator)
         priced = estimator.price(kernels, device, program.precision, layout, plan.training)
-        ran = np.where(kernels.phase == 0, 2.0 if plan.recompute else 1.0, 1.0 * plan.training)
-        bound: Floats = np.bincount(
-            kernels.op_class * 3 + priced.bound, priced.seconds * ran, 3 * classes
-        ).astype(np.float64)
-        bound = bound.reshape(classes, 3)[program.op_class]
+        first = kernels.phase == 0
+        runs = np.column_stack([1.0 + run_again(program, plan), np.full(len(program.names), 1.0)])
+        bound: Floats = np.zeros((len(program.names), 3))
+        for part, seconds in ((0, priced.seconds * first), (1, priced.seconds * ~first)):
+            table = np.bincount(kernels.op_class * 3 + priced.bound, seconds, 3 * classes)
+            if part == 0 or plan.training:
+                bound += table.reshape(classes, 3)[program.op_class] * runs[:, part, None]
         times = OpTimes(per_op(priced.seconds), bound, update, ())
         spread = _spread(priced, np.bincount(program.op_class, minlength=classes), kernels)
     if not efficiency.overlap and plan.eager and isinstance(estimator, StepEstimator):
@@ -246,6 +253,13 @@ def simulate_step(program: Program, device: Device, estimator: Estimator, plan: 
         spread=spread,
         notes=times.notes,
     )
+
+
+def run_again(program: Program, plan: Plan) -> Flags:
+    """Tell which ops backward runs a second time: all, those of checkpointed calls, or none."""
+    if not plan.training:
+        return np.zeros(len(program.names), dtype=bool)
+    return np.ones(len(program.names), dtype=bool) if plan.recompute else program.again
 
 
 def program_for(

@@ -17,7 +17,7 @@ from traincast.estimate.fusion.kept import kept_values
 from traincast.estimate.fusion.loops import call_class, loop_class, whole_call
 from traincast.estimate.fusion.nests import COLUMNS, ROWS, Nest, Read, lower, probe
 from traincast.estimate.fusion.regions import MIXED, Region, regions_of
-from traincast.estimate.program import OpClass, Program, Spec, Value, program_of
+from traincast.estimate.program import OpClass, Program, Spec, Value, calls_of, program_of
 
 _DEAR = 10
 """Operations from which a function, rather than memory, may set the pace of a kernel."""
@@ -71,6 +71,7 @@ class _Assembly:
         index = [classes.setdefault(e.cls, len(classes)) for e in entries]
         ops = self.program.graph.ops
         first = [ops[e.region.nests[0].at] for e in entries]
+        call = np.where([e.backward for e in entries], -1, calls_of(first))
         return Program(
             graph=self.program.graph,
             precision=self.program.precision,
@@ -78,6 +79,8 @@ class _Assembly:
             names=tuple(self._name(e) for e in entries),
             layers=tuple(op.layer or op.name for op in first),
             op_class=np.array(index, dtype=np.int64),
+            call=call,
+            again=call >= 0,
             values=self._values(at),
             parameter_op=self._parameter_ops(at),
         )

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import math
 
-from traincast.graph.kinds.base import Case, Costs, Kernel, Kind, pointwise, register, summed, total
+from traincast.graph.kinds.base import (
+    Arg,
+    Case,
+    Costs,
+    Kernel,
+    Kind,
+    pointwise,
+    register,
+    summed,
+    total,
+)
 
 _VIEW_BACKWARD = {
     "slice": "slice_backward",
@@ -78,6 +88,8 @@ def _copy(c: Case) -> Costs:
     """
     fn = str(c.attrs["fn"])
     x, y = c.ins[0], c.outs[0]
+    if fn == "written":
+        return _written(c)
     if fn == "cast" and x.each == y.each and not c.attrs.get("retyped"):
         return Costs(())
     names = {"cast": "_to_copy", "pad": "constant_pad_nd"}
@@ -96,12 +108,33 @@ def _copy(c: Case) -> Costs:
     return Costs((forward,), back, (), (0,) if mirrors else ())
 
 
+def _written(c: Case) -> Costs:
+    """A tensor after a part of it, the second input, was written in place; no kernel forward.
+
+    Backward, autograd copies the whole gradient and from it the part's, which is then replaced by
+    what the written value leaves of it (PyTorch's CopySlices).
+    """
+    whole, part = c.ins
+
+    def move(a: Arg) -> Kernel:
+        return Kernel("copy_", "copy", 0, 0, a.size, a.size, each=a.each)
+
+    if not part.grad:
+        return Costs(())
+    back = [move(whole), move(part)._replace(name="clone")]
+    if whole.grad:
+        zeros = Kernel("zeros_like", "fill", 0, 0, 0, part.size, each=part.each)
+        back += [zeros, move(part)]
+    return Costs((), tuple(back))
+
+
 register(
     Kind(
         name="copy",
         summary="a real copy: contiguous, cast, pad, roll, repeat, cumulative sum",
         inputs=(1, None),
         attrs={"fn": str},
+        alias=lambda op: op.attrs.get("fn") == "written",
         costs=_copy,
         parallel=frozenset({"*"}),
     )

@@ -85,6 +85,16 @@ NOT_DIFFERENTIABLE = frozenset(
 )  # fmt: skip
 
 
+_FUSED: dict[str, tuple[tuple[str, ...], ...]] = {
+    "addcmul": ((), ("mul", "mul"), ("mul", "mul")),
+    "addcdiv": ((), ("reciprocal", "mul"), ("mul", "mul", "div", "neg", "mul")),
+    "lerp": (("rsub", "mul"), ("mul",), ("sub", "mul")),
+}
+"""aten ops of the gradient of each input of a + v·b·c, of a + v·b/c and of a + c·(b - a).
+
+A factor v is multiplied by even if it is 1."""
+
+
 def _rule(fn: str) -> Rule:
     return RULES.get(fn, Rule(1, "-", ()) if fn in NOT_DIFFERENTIABLE else Rule(4, "i", (fn,)))
 
@@ -103,6 +113,8 @@ def backward_of(fn: str, index: int) -> tuple[str, ...]:
         return ("neg", "div", "div", "mul")
     if fn in ("where", "masked_fill") and index == (0 if fn == "where" else 1):
         return ()
+    if fn in _FUSED:
+        return _FUSED[fn][index]
     if fn == "prelu" and index == 1:
         return ()  # both gradients come out of one kernel
     if fn == "pow" and index == 1:
@@ -174,6 +186,14 @@ def _saved(c: Case, fn: str, rule: Rule) -> tuple[int, ...]:
         return ((0,) if grads[1] else ()) + ((1,) if grads[0] else ())
     if fn == "div":
         return (0, 1) if grads[1] else (1,)
+    if fn == "lerp":
+        weighed = len(grads) > 2
+        ends = (0, 1) if weighed and grads[2] else ()
+        return (*ends, 2) if weighed and any(grads[:2]) else ends
+    if fn == "addcmul":
+        return ((1,) if grads[2] else ()) + ((2,) if grads[1] else ())
+    if fn == "addcdiv":
+        return ((1,) if grads[2] else ()) + ((2,) if any(grads[1:]) else ())
     return tuple(range(len(c.ins)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from traincast.errors import GraphError
-from traincast.graph import FLOATS, Attr, Graph, Op, Size, Tensor, name_dims, verify
+from traincast.graph import DIFFERENTIABLE, Attr, Graph, Op, Size, Tensor, name_dims, verify
 from traincast.ingest.pytorch.failures import BatchError, LengthError
 from traincast.ingest.pytorch.recorder import RawOp, Trace
 from traincast.ingest.pytorch.source import Point, Source
@@ -52,7 +52,7 @@ def assemble(source: Source, traces: Mapping[Point, Trace], fixed: tuple[str, ..
             shape=tuple(_size(source, traces, name, axis) for axis in range(len(raw.shape))),
             dtype=raw.dtype,
             role=raw.role,
-            trainable=raw.trainable and raw.dtype in FLOATS,
+            trainable=raw.trainable and raw.dtype in DIFFERENTIABLE,
         )
         for name, raw in first.tensors.items()
     }

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
@@ -84,8 +85,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.trace = Trace()
         self._float = float_dtype
         self._names: dict[int, str] = {}
-        self._alive: list[Any] = []
-        self._views: dict[str, tuple[str, str]] = {}
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._views: dict[str, tuple[str, dict[str, Attr]]] = {}
+        self._later: dict[str, str] = {}
         self._taken: set[str] = set()
         self._counts: dict[str, int] = {}
         self._paused = 0
@@ -93,6 +95,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._issued: int | None = None
         self._live: set[str] = set()
         self._stack: list[str] = []
+        self._calls = 0
+        self._call: dict[str, Attr] = {}
         self._paths = {id(m): path for path, m in module.named_modules()}
         for path, parameter in module.named_parameters():
             name = self.declare(parameter, path, "parameter", parameter.requires_grad)
@@ -123,7 +127,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         shape = tuple(int(s) for s in tensor.shape)
         self.trace.tensors[name] = RawTensor(name, shape, dtype, role, trainable)
         self._names[id(tensor)] = name
-        self._alive.append(tensor)
+        self._tensors[name] = tensor  # kept alive, so that its id stays its own
         return name
 
     def name_of(self, tensor: torch.Tensor) -> str:
@@ -135,8 +139,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Return the parameter or value that a tensor views, and the views on the way to it."""
         name, steps = self.name_of(tensor), []
         while name in self._views:
-            name, step = self._views[name]
-            steps.append(step)
+            name, attrs = self._views[name]
+            steps.append(str(attrs["fn"]))
         return name, tuple(steps)
 
     def role_of(self, name: str) -> str:
@@ -171,13 +175,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Record one op; outputs that are inputs too were changed in place and get a new name."""
         ins = tuple(x if isinstance(x, str) else self.name_of(x) for x in inputs)
         layer = self._stack[-1] if self._stack else ""
-        attrs = dict(attrs or {})
+        attrs = {**(attrs or {}), **self._call}
         fn = label or str(attrs.get("fn", kind))
         main = kind not in _SIDE and outputs[0].is_floating_point()
         name = layer if layer and main and layer not in self._taken else f"{layer}.{fn}".strip(".")
         name = self._free(name)
         many = len(outputs) > 1
         updated = {id(t): n for t, n in zip(inputs, ins, strict=True) if self._stays(n)}
+        before = [self._names.get(id(t), "") for t in outputs]
         outs = tuple(
             self._add(t, self._free(f"{name}:{i}" if many else f"{name}:out"), "activation")
             for i, t in enumerate(outputs)
@@ -193,12 +198,52 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.trace.ops.append(op)
         if kind == "view":
             for out in outs:
-                self._views[out] = (ins[0], str(attrs["fn"]))
+                self._views[out] = (ins[0], attrs)
         if not self._live.isdisjoint(ins):
             self._live.update(outs)
             if kind != "view" and not self._differentiating:
                 self._stop([t for t in outputs if id(t) not in updated], name, layer)
+            elif kind != "view":
+                self._write(op, before)
         return op
+
+    def _write(self, op: RawOp, before: Sequence[str]) -> None:
+        """Let what is read of a tensor depend on what was written in place into a part of it.
+
+        `out[:, t] = h` changes a view alone; a gradient comes back from all of `out`.
+        """
+        for written, part in zip(before, op.outputs, strict=True):
+            views = [written]
+            while self._views.get(views[-1], ("", {"fn": "detach"}))[1]["fn"] != "detach":
+                views.append(self._views[views[-1]][0])
+            whole = views.pop()
+            if not views or self.role_of(whole) == "parameter":
+                continue
+            attrs = self._views[written][1]
+            whole = self._again("copy", (self._newest(whole), part), {"fn": "written"}, whole)
+            self._views[part] = (whole, attrs)
+            # What lies between, as a reshaped buffer, is read again too.
+            for view in reversed(views[1:]):
+                attrs = self._views[view][1]
+                fn = {"split": "slice", "unbind": "select"}.get(str(attrs["fn"]))
+                attrs = {**attrs, "fn": fn} if fn else attrs
+                whole, above = self._again("view", (whole,), attrs, view), whole
+                self._views[whole] = (above, attrs)
+
+    def _newest(self, name: str) -> str:
+        while name in self._later:
+            name = self._later[name]
+        return name
+
+    def _again(self, kind: str, inputs: tuple[str, ...], attrs: dict[str, Attr], name: str) -> str:
+        """Give a tensor the new name of its new contents, and return that."""
+        newest = self._newest(name)
+        made = self._add(self._tensors[newest], self._free(f"{name}.written"), "activation")
+        self._later[newest] = made
+        self._live.add(made)
+        layer = self._stack[-1] if self._stack else ""
+        self.trace.ops.append(RawOp(made, kind, inputs, (made,), {**attrs, **self._call}, layer))
+        return made
 
     def _stop(self, outputs: Sequence[torch.Tensor], name: str, layer: str) -> None:
         """Let no gradient flow into what was computed without one: a teacher, a target."""
@@ -206,7 +251,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             if tensor.is_floating_point():
                 before = self._names[id(tensor)]
                 after = self._add(tensor, self._free(f"{name}.detach"), "activation")
-                view = {"fn": "detach"}
+                view = {"fn": "detach", **self._call}
                 self.trace.ops.append(RawOp(after, "view", (before,), (after,), {**view}, layer))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -241,6 +286,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._issued = None
 
     @contextlib.contextmanager
+    def checkpointed(self, *, reentrant: bool) -> Iterator[None]:
+        """Mark what runs inside as run again in the backward pass, instead of kept for it."""
+        if self._call:  # the outer call is run again whole
+            yield
+            return
+        self._calls += 1
+        self._call = {"checkpoint": self._calls}
+        if reentrant:
+            self._call["reentrant"] = True
+        try:
+            yield
+        finally:
+            self._call = {}
+
+    @contextlib.contextmanager
     def watching(self) -> Iterator[Recorder]:
         """Record ops, composite functions and the module that each op belongs to."""
         from traincast.ingest.pytorch.composites import COMPOSITES
@@ -253,6 +313,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 for composite in COMPOSITES:
                     stack.enter_context(self._patched(composite))
                 stack.enter_context(self._within_functions())
+                stack.enter_context(self._within_checkpoints())
                 stack.enter_context(_Calls(self))
                 with self:
                     yield self
@@ -278,6 +339,28 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             yield
         finally:
             torch.autograd.Function.apply = original
+
+    @contextlib.contextmanager
+    def _within_checkpoints(self) -> Iterator[None]:
+        """Know of calls of `torch.utils.checkpoint`, by whatever name they were imported."""
+        simple, function = "_checkpoint_without_reentrant_generator", checkpoint.CheckpointFunction
+        generator, forward = getattr(checkpoint, simple), function.forward
+
+        def around(*_: Any, **__: Any) -> Iterator[None]:
+            with self.checkpointed(reentrant=False):
+                yield
+
+        def inside(*args: Any) -> Any:
+            with self.checkpointed(reentrant=True):
+                return forward(*args)
+
+        setattr(checkpoint, simple, around)
+        function.forward = staticmethod(inside)
+        try:
+            yield
+        finally:
+            setattr(checkpoint, simple, generator)
+            function.forward = staticmethod(forward)
 
     def _enter(self, module: torch.nn.Module, _: Any) -> None:
         path = self._paths.get(id(module))
