@@ -276,3 +276,67 @@ def odds_and_ends() -> Any:
         return net.out(y.flatten(1).index_fill(1, torch.tensor([0]), 0.0))
 
     return Of(run, first=nn.Conv2d(3, 4, 1), out=nn.Linear(64, 3)), images()
+
+
+@network
+def parts_written() -> Any:
+    """Into slices, and so into a reshaped buffer; in a loop; scaled in place."""
+
+    def run(net: Any, x: Any) -> Any:
+        y = net.first(x)
+        moved = torch.zeros_like(y)
+        moved[:, :-1, :4] = y[:, 1:, :4]
+        moved[:, 1:, 4:8] = y[:, :-1, 4:8]
+        moved[:, :, 8:] = y[:, :, 8:]
+        h, out = moved[:, 0], x.new_zeros(len(x), 6, 12)
+        for t in range(6):
+            h = torch.tanh(net.again(h) + moved[:, t])
+            out[:, t] = h
+        flat = out.view(len(x), -1)
+        flat[:, :3].mul_(net.scale)
+        return net.out(out.mean(1)) + flat.mean(1, keepdim=True)
+
+    linear = {"first": nn.Linear(8, 12), "again": nn.Linear(12, 12), "out": nn.Linear(12, 4)}
+    return Of(run, **linear, scale=weight(3)), rows(6, 8)
+
+
+@network
+def spectral() -> Any:
+    """A Fourier neural operator's layer: complex weights, of which the product is a part."""
+
+    def run(net: Any, x: Any) -> Any:
+        y = net.lift(x)
+        waves = torch.fft.rfft2(y)
+        kept = torch.zeros_like(waves)
+        kept[:, :, :4, :4] = torch.einsum("bihw,iohw->bohw", waves[:, :, :4, :4], net.low)
+        kept[:, :, -4:, :4] = torch.einsum("bihw,iohw->bohw", waves[:, :, -4:, :4], net.high)
+        return net.out(F.gelu(torch.fft.irfft2(kept, s=y.shape[-2:]) + net.skip(y)))
+
+    low, high = (nn.Parameter(torch.randn(6, 6, 4, 4, dtype=torch.cfloat)) for _ in range(2))
+    layers = {"lift": nn.Conv2d(3, 6, 1), "skip": nn.Conv2d(6, 6, 1), "out": nn.Conv2d(6, 2, 1)}
+    return Of(run, **layers, low=low, high=high), images()
+
+
+@network
+def neighbours() -> Any:
+    """An index that the loss depends on passes no gradient on to the distances it is from."""
+
+    def run(net: Any, x: Any) -> Any:
+        y = net.first(x)
+        near = torch.cdist(y, y).topk(3, largest=False)[1]
+        edges = y[torch.arange(len(y))[:, None, None], near]
+        return net.out(torch.cat([edges, y[:, :, None].expand_as(edges)], -1)).amax(2)
+
+    return Of(run, first=nn.Linear(8, 12), out=nn.Linear(24, 4)), rows(10, 8)
+
+
+@network
+def fused_sums() -> Any:
+    def run(net: Any, x: Any) -> Any:
+        y = net.first(x)
+        z = torch.addcmul(y, net.peep, y.tanh())
+        z = torch.addcdiv(z, y, y.exp() + 1.0, value=0.5)
+        z = torch.lerp(z, y, 0.3) + torch.lerp(y, z, z.sigmoid())
+        return net.out(z)
+
+    return Of(run, first=nn.Linear(8, 12), peep=weight(12), out=nn.Linear(12, 4)), rows(6, 8)

@@ -132,7 +132,7 @@ def measure(
 ) -> Reference:
     """Run a training step of a module and count."""
     if real:
-        module = source.build().train().to(dtype)
+        module = passes.in_type(source.build().train(), dtype)
         return _count(source, module, batch, seq, dtype)
     with torch.device("meta"):
         module = passes.in_type(passes.build(source).to("meta"), dtype)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch runs the networks")
@@ -10,10 +13,13 @@ from more_networks import NETWORKS
 from ours import figures
 from reference import measure
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils.checkpoint import checkpoint
 
+from traincast.graph import Attr
 from traincast.graph.kinds.special import SPECIAL
 from traincast.ingest.pytorch.functions import _fresh
 from traincast.ingest.pytorch.probe import Source, trace_source
+from traincast.simulate.predict import predict
 
 BATCH = 4
 LOOK_AT_VALUES = {"transformer", "experts_by_mask", "speech", "losses"}
@@ -29,7 +35,16 @@ UNCOUNTED = {
     "speech": (0, BATCH * (2 * 12 + 4) * 3 * 8 * 8 * 2),
 }
 """FLOPs of products that PyTorch's counter does not see, forward and backward."""
-KEPT = {"recommender", "messages", "experts_by_mask", "losses", "windows", "deformed", "quantised"}
+KEPT = {
+    "recommender",
+    "messages",
+    "experts_by_mask",
+    "losses",
+    "windows",
+    "deformed",
+    "quantised",
+    "neighbours",
+}
 """Networks of which indices and masks are kept in other types, or by other ops, than here; or
 values that autograd keeps for a search through which no gradient comes back, until that is over."""
 
@@ -101,3 +116,55 @@ def test_what_is_computed_without_a_gradient_has_none() -> None:
     ours = figures(trace_source(source_of("teacher")), BATCH, 0, "fp32")
     layer = BATCH * 2 * 16 * 8
     assert (ours.forward_flops, ours.backward_flops) == (2 * layer, layer)
+
+
+class Blocks(torch.nn.Module):
+    """Blocks of which every second one is run again, as one reentrant call or not."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.reentrant = reentrant
+        nn = torch.nn
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(4)
+        )
+        self.norm = nn.LayerNorm(32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for i, block in enumerate(self.blocks):
+            x = x + (checkpoint(block, x, use_reentrant=self.reentrant) if i % 2 else block(x))
+        return self.norm(x).square().mean()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.filterwarnings("ignore")
+def test_a_checkpointed_call_runs_again_and_keeps_its_input(reentrant: bool) -> None:
+    """PyTorch's counter sees products that run again; by the way of a call, not the last one."""
+
+    def inputs(batch: int, _seq: int) -> tuple[tuple[object, ...], dict[str, object]]:
+        return (torch.zeros(batch, 16, 32),), {}
+
+    source = Source(
+        name="blocks", reference="blocks", build=lambda: Blocks(reentrant), inputs=inputs
+    )
+    graph = trace_source(source, batch=BATCH)
+    real = measure(source, BATCH, 0, torch.float32, real=True)
+    found = predict(graph, "h200", batch=BATCH, precision="fp32")
+    forward, backward = found.step.op_flops.sum(axis=0)
+    again = found.step.op_flops[found.step.again, 0].sum()
+    assert forward == real.forward_flops
+    assert backward + again == real.backward_flops
+    product = 2 * BATCH * 16 * 32 * 64
+    assert again == (4 if reentrant else 2) * product
+    kept = replace(graph, ops=tuple(replace(o, attrs=_uncalled(o.attrs)) for o in graph.ops))
+    plain = predict(kept, "h200", batch=BATCH, precision="fp32")
+    assert found.seconds > plain.seconds
+    assert found.memory.peak < plain.memory.peak
+    rows = found.by("op")
+    assert sum(r.seconds for r in rows) == pytest.approx(
+        sum(found.step.device_s[p] for p in ("forward", "backward"))
+    )
+
+
+def _uncalled(attrs: Mapping[str, Attr]) -> dict[str, Attr]:
+    return {k: v for k, v in attrs.items() if k not in ("checkpoint", "reentrant")}
