@@ -7,10 +7,11 @@ enough, the module is built for real on the CPU and fed with random values.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-import math
 import random
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,18 +23,20 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_flatten, tree_map
 
 from traincast.errors import IngestError, UsageError
-from traincast.graph import DTYPE_BYTES, Graph
+from traincast.graph import Graph
 from traincast.ingest.pytorch.assemble import assemble, prune
 from traincast.ingest.pytorch.failures import SizesError, ValuesError, explain, needs_values
 from traincast.ingest.pytorch.loss import NoLossError, loss_of
 from traincast.ingest.pytorch.recorder import Recorder, Trace
 from traincast.ingest.pytorch.source import Feed, Point, Source
-from traincast.units import format_bytes
+from traincast.units import format_bytes, format_seconds
 
 LARGEST_WEIGHTS = 4 * 2**30
 """Bytes of float32 weights beyond which a module is not built for real."""
 LARGEST_PASS = 8 * 2**30
-"""Bytes of activations beyond which no pass with real values is run."""
+"""Bytes of activations held at a time beyond which no pass with real values is run."""
+LONGEST_PASS = 600.0
+"""Seconds beyond which none is."""
 _SMALL = 2
 _BUILDS = (64,)
 USED_VALUES = (
@@ -104,16 +107,25 @@ def on_values(
             module = in_type(module.train(), dtype)
         except Exception as error:
             raise IngestError(explain(source.reference, error, "building it")) from error
+
+        def run(point: Point) -> Trace:
+            try:
+                return _run(source, module, dtype, point, real=True)
+            except IngestError:  # such as one that takes a gradient within its forward pass
+                return _run(source, module, dtype, point, real=True, keep=True)
+
         batch, seq = points[-1]
         if batch > _SMALL:
-            small = _run(source, module, dtype, (_SMALL, seq), real=True)
-            needed = _bytes(small) * batch / _SMALL
-            if needed > LARGEST_PASS:
+            began = time.perf_counter()
+            small = run((_SMALL, seq))
+            times = batch / _SMALL
+            seconds, needed = (time.perf_counter() - began) * times, small.held * times
+            if needed > LARGEST_PASS or seconds > LONGEST_PASS:
                 raise IngestError(
-                    f"at batch {batch} it takes {format_bytes(needed)}, too much to try with "
-                    "values; give a smaller batch"
+                    f"at batch {batch} it takes {format_bytes(needed)} and "
+                    f"{format_seconds(seconds)}, too much to try with values; give a smaller batch"
                 )
-        return _settled(source, lambda p: _run(source, module, dtype, p, real=True), points, held)
+        return _settled(source, run, points, held)
 
 
 def _settled(
@@ -124,14 +136,6 @@ def _settled(
         return assemble(source, {p: run(p) for p in points}, held)
     except SizesError:
         return assemble(source, {p: run(p) for p in points}, held)
-
-
-def _bytes(trace: Trace) -> float:
-    return sum(
-        DTYPE_BYTES.get(tensor.dtype, 2) * math.prod(tensor.shape)
-        for tensor in trace.tensors.values()
-        if tensor.role == "activation"
-    )
 
 
 def in_type(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
@@ -168,8 +172,15 @@ def materialise(module: torch.nn.Module) -> None:
 
 
 def _run(
-    source: Source, module: torch.nn.Module, dtype: torch.dtype, point: Point, *, real: bool = False
+    source: Source,
+    module: torch.nn.Module,
+    dtype: torch.dtype,
+    point: Point,
+    *,
+    real: bool = False,
+    keep: bool = False,
 ) -> Trace:
+    """Record one pass; one with real values keeps none for a backward pass, unless told to."""
     recorder = Recorder(module, dtype)
     notes: list[str] = [USED_VALUES] if real else []
     try:
@@ -179,7 +190,8 @@ def _run(
             for tensor in tree_flatten(value)[0]:
                 if isinstance(tensor, torch.Tensor):
                     recorder.declare(tensor, label, "input")
-        with _same_draws(), _uncompiled(), _unlogged(), recorder.watching():
+        light = _NOTHING_KEPT if real and not keep else contextlib.nullcontext
+        with light(), _same_draws(), _uncompiled(), _unlogged(), recorder.watching():
             loss, note = loss_of(recorder, module(*args, **kwargs))
         notes += note
     except UsageError:
@@ -233,6 +245,14 @@ def _unlogged() -> Iterator[None]:
         yield
     finally:
         log.disabled = before
+
+
+def _nothing(_: object) -> Any:
+    return None
+
+
+_NOTHING_KEPT = functools.partial(torch.autograd.graph.saved_tensors_hooks, _nothing, _nothing)
+"""For a pass after which no backward pass comes."""
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:

@@ -9,6 +9,8 @@ batch normalisation, for speed.
 from __future__ import annotations
 
 import contextlib
+import math
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -75,6 +77,8 @@ class Trace:
     tensors: dict[str, RawTensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     loss: str = ""
+    held: int = 0
+    """Most bytes of activations that the module itself held at a time, views counted again."""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
@@ -85,7 +89,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.trace = Trace()
         self._float = float_dtype
         self._names: dict[int, str] = {}
-        self._tensors: dict[str, torch.Tensor] = {}
+        self._tensors: dict[str, weakref.ref[torch.Tensor]] = {}
+        self._held = 0
         self._views: dict[str, tuple[str, dict[str, Attr]]] = {}
         self._later: dict[str, str] = {}
         self._taken: set[str] = set()
@@ -126,8 +131,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         dtype = "float" if tensor.dtype == self._float else _DTYPES.get(tensor.dtype, "float32")
         shape = tuple(int(s) for s in tensor.shape)
         self.trace.tensors[name] = RawTensor(name, shape, dtype, role, trainable)
-        self._names[id(tensor)] = name
-        self._tensors[name] = tensor  # kept alive, so that its id stays its own
+        key, size = id(tensor), 0
+        if role == "activation" and key not in self._names:
+            size = math.prod(shape) * tensor.element_size()
+        self._names[key] = name
+        self._held += size
+        self.trace.held = max(self.trace.held, self._held)
+
+        def forget(_: Any) -> None:
+            self._names.pop(key, None)  # another tensor may come to have this id
+            self._held -= size
+
+        self._tensors[name] = weakref.ref(tensor, forget)
         return name
 
     def name_of(self, tensor: torch.Tensor) -> str:
@@ -217,18 +232,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             while self._views.get(views[-1], ("", {"fn": "detach"}))[1]["fn"] != "detach":
                 views.append(self._views[views[-1]][0])
             whole = views.pop()
-            if not views or self.role_of(whole) == "parameter":
+            if not views or self.role_of(whole) == "parameter" or self._gone(whole):
                 continue
             attrs = self._views[written][1]
             whole = self._again("copy", (self._newest(whole), part), {"fn": "written"}, whole)
             self._views[part] = (whole, attrs)
             # What lies between, as a reshaped buffer, is read again too.
-            for view in reversed(views[1:]):
+            for view in reversed([v for v in views[1:] if not self._gone(v)]):
                 attrs = self._views[view][1]
                 fn = {"split": "slice", "unbind": "select"}.get(str(attrs["fn"]))
                 attrs = {**attrs, "fn": fn} if fn else attrs
                 whole, above = self._again("view", (whole,), attrs, view), whole
                 self._views[whole] = (above, attrs)
+
+    def _gone(self, name: str) -> bool:
+        return self._tensors[self._newest(name)]() is None
 
     def _newest(self, name: str) -> str:
         while name in self._later:
@@ -238,7 +256,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _again(self, kind: str, inputs: tuple[str, ...], attrs: dict[str, Attr], name: str) -> str:
         """Give a tensor the new name of its new contents, and return that."""
         newest = self._newest(name)
-        made = self._add(self._tensors[newest], self._free(f"{name}.written"), "activation")
+        tensor = self._tensors[newest]()
+        assert tensor is not None
+        made = self._add(tensor, self._free(f"{name}.written"), "activation")
         self._later[newest] = made
         self._live.add(made)
         layer = self._stack[-1] if self._stack else ""
