@@ -7,13 +7,14 @@ network of 126 equal layers costs no more to evaluate than one layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
+from traincast.estimate.calls import CALLS, calls_of, run_again
 from traincast.estimate.kernels import FAMILIES, Flags, Floats, Ints, Kernels, kernel_table
 from traincast.estimate.lowering import Moves, launched
 from traincast.estimate.moves import find_moves
@@ -29,14 +30,12 @@ from traincast.graph.precision import (
 
 __all__ = [
     "FAMILIES", "Flags", "Floats", "Ints", "Kernels", "OpClass", "Program", "Spec", "Value",
-    "calls_of", "kernel_table", "kernels_of", "program_of",
+    "kernel_table", "kernels_of", "program_of",
 ]  # fmt: skip
 
 
 _PROMOTING = frozenset({"pointwise", "batch_norm", "concat", "cross_entropy"})
 """Kinds that take tensors of several types as they are."""
-_CALLS = frozenset({"checkpoint", "reentrant"})
-"""Attributes of checkpointed calls: they change when an op runs, not what it costs."""
 _NOISE = frozenset({"bernoulli", "empty", "empty_like", "new_empty"})
 """Values that networks make in the type of what they are applied to."""
 
@@ -170,7 +169,7 @@ class _Builder:
         classes: list[OpClass] = []
         op_class = np.empty(len(ops), dtype=np.int64)
         for i, op in enumerate(ops):
-            attrs = tuple((k, v) for k, v in op.attrs.items() if k not in _CALLS)
+            attrs = tuple((k, v) for k, v in op.attrs.items() if k not in CALLS)
             # No gradient comes back through an op whose results have none, as an argmin's.
             flows = not op.outputs or any(name in self.grad for name in op.outputs)
             ins = tuple([self._spec(name, flows) for name in op.inputs])
@@ -194,7 +193,7 @@ class _Builder:
             layers=tuple(op.layer or op.name for op in ops),
             op_class=op_class,
             call=call,
-            again=_again(ops, call, [costs[i] for i in op_class]),
+            again=run_again(ops, call, [costs[i] for i in op_class]),
             values=self._values(ops, costs, op_class),
             parameter_op=self._parameter_ops(ops),
         )
@@ -389,33 +388,6 @@ class _Builder:
                 if name in trainable:
                     first.setdefault(name, i)
         return first
-
-
-def calls_of(ops: Sequence[Op]) -> Ints:
-    """Return, for each op, the checkpointed call that it is part of; -1 for none."""
-    calls = [op.attrs.get("checkpoint", -1) for op in ops]
-    return np.array(calls, dtype=np.int64)
-
-
-def _again(ops: Sequence[Op], call: Ints, costs: Sequence[Costs]) -> Flags:
-    """Tell which ops of checkpointed calls run a second time.
-
-    PyTorch stops as soon as everything that backward needs is there again: before the last op that
-    keeps something, if that keeps its operands alone. A reentrant call is run again to its end.
-    """
-    again: Flags = call >= 0
-    for number in np.unique(call[again]):
-        inside = np.flatnonzero(call == number).tolist()
-        if ops[inside[0]].attrs.get("reentrant"):
-            continue
-        keeping = [i for i in inside if costs[i].saved or costs[i].extra]
-        if not keeping:
-            again[inside] = False
-            continue
-        last = keeping[-1]
-        results = costs[last].extra or any(index < 0 for index in costs[last].saved)
-        again[[i for i in inside if i >= last + bool(results)]] = False
-    return again
 
 
 def kernels_of(program: Program, batch: int, seq: int) -> Kernels:

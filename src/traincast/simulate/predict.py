@@ -189,6 +189,8 @@ def _notes(
         )
     if not plan.training:
         notes = [n for n in notes if not n.startswith("loss")]
+    if plan.training and any("checkpoint" in o.attrs for o in graph.ops):
+        notes.append("calls of torch.utils.checkpoint run again in the backward pass")
     if any(o.kind == "rnn" for o in graph.ops) and not getattr(engine, "lowers", False):
         notes.append("recurrent layers are priced as a chain of small products")
     return tuple(notes)

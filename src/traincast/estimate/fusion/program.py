@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from traincast.estimate.calls import calls_of
 from traincast.estimate.fusion.inline import inlined
 from traincast.estimate.fusion.kept import kept_values
 from traincast.estimate.fusion.loops import call_class, loop_class, whole_call
 from traincast.estimate.fusion.nests import COLUMNS, ROWS, Nest, Read, lower, probe
 from traincast.estimate.fusion.regions import MIXED, Region, regions_of
-from traincast.estimate.program import OpClass, Program, Spec, Value, calls_of, program_of
+from traincast.estimate.program import OpClass, Program, Spec, Value, program_of
 
 _DEAR = 10
 """Operations from which a function, rather than memory, may set the pace of a kernel."""

@@ -159,6 +159,19 @@ def _affine_grid(c: Case) -> Costs:
     return Costs(forward, (grid, gemm("bmm", (rank, rank - 1, sites, n), y.each, 1)))
 
 
+@rule("_pack_padded_sequence")
+def _packed(c: Case) -> Costs:
+    """What is left of each position without its padding, joined; backward, put back into zeros."""
+    x, y, positions = c.ins[0], c.outs[0], max(c.outs[1].n, 1)
+    dims = (positions, y.n / positions, 0, 0)
+    forward = Kernel("cat", "concat", 0, 0, y.size, y.size, dims, each=y.each)
+    if not x.grad:
+        return Costs((forward,))
+    zeros = Kernel("zeros", "fill", 0, 0, 0, x.size, each=x.each)
+    back = Kernel("copy_", "copy", 0, 0, y.size, y.size, launches=positions, each=y.each)
+    return Costs((forward,), (zeros, back))
+
+
 @rule("_weight_norm_interface")
 def _weight_norm(c: Case) -> Costs:
     """v · g / ‖v‖, the norm over all but one axis, in one kernel each way."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from traincast.errors import GraphError
 from traincast.graph import DIFFERENTIABLE, Attr, Graph, Op, Size, Tensor, name_dims, verify
 from traincast.ingest.pytorch.failures import BatchError, LengthError
-from traincast.ingest.pytorch.recorder import RawOp, Trace
 from traincast.ingest.pytorch.source import Point, Source
+from traincast.ingest.pytorch.trace import RawOp, Trace
 
 _FREE = frozenset({"view"})
 

@@ -27,8 +27,9 @@ from traincast.graph import Graph
 from traincast.ingest.pytorch.assemble import assemble, prune
 from traincast.ingest.pytorch.failures import SizesError, ValuesError, explain, needs_values
 from traincast.ingest.pytorch.loss import NoLossError, loss_of
-from traincast.ingest.pytorch.recorder import Recorder, Trace
+from traincast.ingest.pytorch.recorder import Recorder
 from traincast.ingest.pytorch.source import Feed, Point, Source
+from traincast.ingest.pytorch.trace import Trace
 from traincast.units import format_bytes, format_seconds
 
 LARGEST_WEIGHTS = 4 * 2**30

@@ -12,7 +12,6 @@ import contextlib
 import math
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from traincast.graph import Attr
+from traincast.ingest.pytorch.trace import RawOp, RawTensor, Trace
 
 if TYPE_CHECKING:
     from traincast.ingest.pytorch.composites import Composite
@@ -44,41 +44,6 @@ _DTYPES = {
 
 _SIDE = frozenset({"view", "copy", "fill"})
 """Kinds that never stand for their whole module, so never take its bare path as name."""
-
-
-@dataclass(slots=True)
-class RawTensor:
-    """A tensor met in a trace, with concrete lengths."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    role: str
-    trainable: bool = True
-
-
-@dataclass(slots=True)
-class RawOp:
-    """An op met in a trace."""
-
-    name: str
-    kind: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attrs: dict[str, Attr]
-    layer: str
-
-
-@dataclass(slots=True)
-class Trace:
-    """One run of a module at one batch and sequence length."""
-
-    ops: list[RawOp] = field(default_factory=list)
-    tensors: dict[str, RawTensor] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    loss: str = ""
-    held: int = 0
-    """Most bytes of activations that the module itself held at a time, views counted again."""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
@@ -190,7 +155,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         """Record one op; outputs that are inputs too were changed in place and get a new name."""
         ins = tuple(x if isinstance(x, str) else self.name_of(x) for x in inputs)
         layer = self._stack[-1] if self._stack else ""
-        attrs = {**(attrs or {}), **self._call}
+        own, attrs = dict(attrs or {}), {**(attrs or {}), **self._call}
         fn = label or str(attrs.get("fn", kind))
         main = kind not in _SIDE and outputs[0].is_floating_point()
         name = layer if layer and main and layer not in self._taken else f"{layer}.{fn}".strip(".")
@@ -213,7 +178,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.trace.ops.append(op)
         if kind == "view":
             for out in outs:
-                self._views[out] = (ins[0], attrs)
+                self._views[out] = (ins[0], own)
         if not self._live.isdisjoint(ins):
             self._live.update(outs)
             if kind != "view" and not self._differentiating:

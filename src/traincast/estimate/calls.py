@@ -1,0 +1,41 @@
+"""Checkpointed calls: parts of a network that backward runs again instead of keeping values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from traincast.estimate.kernels import Flags, Ints
+from traincast.graph import Op
+from traincast.graph.kinds import Costs
+
+CALLS = frozenset({"checkpoint", "reentrant"})
+"""Attributes of ops in such calls: they change when an op runs, not what it costs."""
+
+
+def calls_of(ops: Sequence[Op]) -> Ints:
+    """Return, for each op, the checkpointed call that it is part of; -1 for none."""
+    calls = [op.attrs.get("checkpoint", -1) for op in ops]
+    return np.array(calls, dtype=np.int64)
+
+
+def run_again(ops: Sequence[Op], call: Ints, costs: Sequence[Costs]) -> Flags:
+    """Tell which ops of checkpointed calls run a second time.
+
+    PyTorch stops as soon as everything that backward needs is there again: before the last op that
+    keeps something, if that keeps its operands alone. A reentrant call is run again to its end.
+    """
+    again: Flags = call >= 0
+    for number in np.unique(call[again]):
+        inside = np.flatnonzero(call == number).tolist()
+        if ops[inside[0]].attrs.get("reentrant"):
+            continue
+        keeping = [i for i in inside if costs[i].saved or costs[i].extra]
+        if not keeping:
+            again[inside] = False
+            continue
+        last = keeping[-1]
+        results = costs[last].extra or any(index < 0 for index in costs[last].saved)
+        again[[i for i in inside if i >= last + bool(results)]] = False
+    return again
