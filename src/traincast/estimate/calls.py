@@ -20,7 +20,7 @@ def calls_of(ops: Sequence[Op]) -> Ints:
     return np.array(calls, dtype=np.int64)
 
 
-def run_again(ops: Sequence[Op], call: Ints, costs: Sequence[Costs]) -> Flags:
+def rerun_ops(ops: Sequence[Op], call: Ints, costs: Sequence[Costs]) -> Flags:
     """Tell which ops of checkpointed calls run a second time.
 
     PyTorch stops as soon as everything that backward needs is there again: before the last op that

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traincast.estimate.calls import CALLS, calls_of, run_again
+from traincast.estimate.calls import CALLS, calls_of, rerun_ops
 from traincast.estimate.kernels import FAMILIES, Flags, Floats, Ints, Kernels, kernel_table
 from traincast.estimate.lowering import Moves, launched
 from traincast.estimate.moves import find_moves
@@ -193,7 +193,7 @@ class _Builder:
             layers=tuple(op.layer or op.name for op in ops),
             op_class=op_class,
             call=call,
-            again=run_again(ops, call, [costs[i] for i in op_class]),
+            again=rerun_ops(ops, call, [costs[i] for i in op_class]),
             values=self._values(ops, costs, op_class),
             parameter_op=self._parameter_ops(ops),
         )

@@ -22,25 +22,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from traincast.graph import Attr
-from traincast.ingest.pytorch.trace import RawOp, RawTensor, Trace
+from traincast.ingest.pytorch.trace import DTYPES, RawOp, RawTensor, Trace
 
 if TYPE_CHECKING:
     from traincast.ingest.pytorch.composites import Composite
-
-_DTYPES = {
-    torch.float64: "float64",
-    torch.float32: "float32",
-    torch.bfloat16: "bfloat16",
-    torch.float16: "float16",
-    torch.int64: "int64",
-    torch.int32: "int32",
-    torch.int16: "int16",
-    torch.int8: "int8",
-    torch.uint8: "uint8",
-    torch.bool: "bool",
-    torch.complex64: "complex64",
-}
-
 
 _SIDE = frozenset({"view", "copy", "fill"})
 """Kinds that never stand for their whole module, so never take its bare path as name."""
@@ -93,7 +78,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return f"{name}_{count}"
 
     def _add(self, tensor: torch.Tensor, name: str, role: str, trainable: bool = True) -> str:
-        dtype = "float" if tensor.dtype == self._float else _DTYPES.get(tensor.dtype, "float32")
+        dtype = "float" if tensor.dtype == self._float else DTYPES.get(tensor.dtype, "float32")
         shape = tuple(int(s) for s in tensor.shape)
         self.trace.tensors[name] = RawTensor(name, shape, dtype, role, trainable)
         key, size = id(tensor), 0
