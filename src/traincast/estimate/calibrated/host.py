@@ -109,8 +109,8 @@ def host_parts(host: Host, program: Program, kernels: Kernels, form: int) -> lis
                 parts.append(Part(i, "accumulate", unit * (launches[i] or 1.0)))
             continue
         group, attrs = GROUPS.get(op.kind, "other"), dict(op.attrs)
-        if attrs.get("fn") == "written" and form < 2:
-            continue  # a note on what depends on what
+        if form < 2 and (attrs.get("fn") == "written" or attrs.get("implied")):
+            continue  # what depends on what; nothing is issued
         seconds = op_cost(host, dispatched(op))[form if grad else 0]
         if attrs.get("fn") == "cast" and attrs.get("inner"):
             group = "weight_cast" if op.ins[0].role == "parameter" else "cast"

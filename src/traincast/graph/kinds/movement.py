@@ -109,23 +109,26 @@ def _copy(c: Case) -> Costs:
 
 
 def _written(c: Case) -> Costs:
-    """A tensor after a part of it, the second input, was written in place; no kernel forward.
+    """A tensor after a part of it, the last input, was written in place; no kernel forward.
 
     Backward, autograd copies the whole gradient and from it the part's, which is then replaced by
-    what the written value leaves of it (PyTorch's CopySlices).
+    what the written value leaves of it (PyTorch's CopySlices). Where the part was also read, as by
+    arithmetic in place, it is the only input: its view's backward makes the whole gradient then,
+    unless the view is as large as the whole.
     """
-    whole, part = c.ins
+    whole, part = c.outs[0], c.ins[-1]
 
-    def move(a: Arg) -> Kernel:
-        return Kernel("copy_", "copy", 0, 0, a.size, a.size, each=a.each)
+    def move(a: Arg, name: str = "copy_") -> Kernel:
+        return Kernel(name, "copy", 0, 0, a.size, a.size, each=a.each)
 
     if not part.grad:
         return Costs(())
-    back = [move(whole), move(part)._replace(name="clone")]
-    if whole.grad:
-        zeros = Kernel("zeros_like", "fill", 0, 0, 0, part.size, each=part.each)
-        back += [zeros, move(part)]
-    return Costs((), tuple(back))
+    zeros = Kernel("zeros_like", "fill", 0, 0, 0, part.size, each=part.each)
+    if len(c.ins) == 1:
+        back = [move(part, "clone"), move(part)]
+        return Costs((), tuple(back if part.n < whole.n else [move(whole), *back]))
+    left = [zeros, move(part)] if c.ins[0].grad else []
+    return Costs((), (move(whole), move(part, "clone"), *left))
 
 
 register(

@@ -192,6 +192,8 @@ def _pointwise(rec: Recorder, name: str, fn: str, ins: Tensors, outs: Tensors) -
 
 
 def _cast(rec: Recorder, name: str, args: Any, kwargs: dict[str, Any], outs: Tensors) -> None:
+    if not is_tensor(args[0]):
+        return  # a number, as functions that are mapped see it
     same = outs[0].dtype == args[0].dtype
     rec.add("copy", [args[0]], outs, {"fn": "clone" if same else "cast"})
 
@@ -199,7 +201,7 @@ def _cast(rec: Recorder, name: str, args: Any, kwargs: dict[str, Any], outs: Ten
 def _product(rec: Recorder, name: str, args: Any, kwargs: dict[str, Any], outs: Tensors) -> None:
     """Record mm, addmm, bmm, baddbmm: a linear layer if the right side is a weight."""
     tensors = tensors_in(args, kwargs)
-    bias = tensors.pop(0) if name in ("addmm", "baddbmm", "addbmm") else None
+    bias = tensors.pop(0) if "add" in name else None
     a, b = tensors[:2]
     extra = [bias] if bias is not None else []
     base, steps = rec.base_of(b)
@@ -331,7 +333,7 @@ def _native_dropout(
 Form = Callable[[Recorder, str, Any, dict[str, Any], Tensors], None]
 FORMS: dict[str, Form] = {
     "_to_copy": _cast,
-    **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), _product),
+    **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "addmm_", "baddbmm_"), _product),
     **dict.fromkeys(("dot", "vdot"), _dot),
     **dict.fromkeys(("mv", "addmv"), _mv),
     **dict.fromkeys(("scatter_reduce", "scatter_reduce_"), _scattered),

@@ -45,7 +45,11 @@ def _shape_alone(batch_norm: Callable[..., Any]) -> Callable[..., Any]:
         lengths = {tuple(t.shape) for t in (weight, bias, mean, variance) if t is not None}
         plain = isinstance(x, FakeTensor) and x.requires_grad and x.dim() > 1
         if plain and lengths <= {(x.shape[1],)}:
-            return x.clone()
+            # Its gradients may be asked for within the forward pass.
+            around = [1] * (x.dim() - 2)
+            scale, shift = (t if t is None else t.view(-1, *around) for t in (weight, bias))
+            y = x.clone() if scale is None else x * scale
+            return y if shift is None else y + shift
         return batch_norm(x, weight, bias, mean, variance, *rest)
 
     return run

@@ -192,7 +192,8 @@ def _run(
                 if isinstance(tensor, torch.Tensor):
                     recorder.declare(tensor, label, "input")
         light = _NOTHING_KEPT if real and not keep else contextlib.nullcontext
-        with light(), _same_draws(), _uncompiled(), _unlogged(), recorder.watching():
+        plain = torch.jit.optimized_execution(False)  # a scripted function, op by op
+        with light(), _same_draws(), plain, _uncompiled(), _unlogged(), recorder.watching():
             loss, note = loss_of(recorder, module(*args, **kwargs))
         notes += note
     except UsageError:

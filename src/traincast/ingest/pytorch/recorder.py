@@ -40,7 +40,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._float = float_dtype
         self._names: dict[int, str] = {}
         self._tensors: dict[str, weakref.ref[torch.Tensor]] = {}
+        self._memory: dict[int, str] = {}
         self._held = 0
+        self._detaching = False
+        self._kept: list[Any] = []
         self._views: dict[str, tuple[str, dict[str, Attr]]] = {}
         self._later: dict[str, str] = {}
         self._taken: set[str] = set()
@@ -93,12 +96,37 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._held -= size
 
         self._tensors[name] = weakref.ref(tensor, forget)
+        memory = _memory_of(tensor)
+        whole = self._tensors.get(self._memory.get(memory, ""))
+        whole = whole() if whole else None
+        if whole is None or whole.numel() == tensor.numel():
+            self._memory[memory] = name
         return name
 
     def name_of(self, tensor: torch.Tensor) -> str:
-        """Return a tensor's name; one that nothing recorded made is a constant."""
+        """Return a tensor's name; one that nothing recorded made is a constant.
+
+        What autograd hands to a gradient within the forward pass, such as the turned weight of a
+        linear layer, may be a tensor that was never met over memory that was.
+        """
         name = self._names.get(id(tensor))
-        return name if name else self._add(tensor, self._free("constant"), "buffer")
+        if name:
+            return name
+        same = self._memory.get(_memory_of(tensor), "")
+        met = self._tensors[same]() if same else None
+        if met is None or met.numel() != tensor.numel():
+            return self._add(tensor, self._free("constant"), "buffer")
+        turned = tensor.dim() == 2 and tensor.shape == met.shape[::-1]
+        attrs: dict[str, Attr] = {"fn": "permute" if turned else "reshape", "implied": True}
+        if turned:
+            attrs["order"] = (1, 0)
+        name = self._add(tensor, self._free(f"{same}.again"), "activation")
+        self._views[name] = (same, attrs)
+        if same in self._live:
+            self._live.add(name)
+        layer = self._stack[-1] if self._stack else ""
+        self.trace.ops.append(RawOp(name, "view", (same,), (name,), {**attrs, **self._call}, layer))
+        return name
 
     def base_of(self, tensor: torch.Tensor) -> tuple[str, tuple[str, ...]]:
         """Return the parameter or value that a tensor views, and the views on the way to it."""
@@ -184,14 +212,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             whole = views.pop()
             if not views or self.role_of(whole) == "parameter" or self._gone(whole):
                 continue
-            attrs = self._views[written][1]
-            whole = self._again("copy", (self._newest(whole), part), {"fn": "written"}, whole)
-            self._views[part] = (whole, attrs)
-            # What lies between, as a reshaped buffer, is read again too.
-            for view in reversed([v for v in views[1:] if not self._gone(v)]):
+            # Arithmetic in place depends on the whole by the view that it reads.
+            own = (part,) if written in op.inputs else (self._newest(whole), part)
+            whole = self._again("copy", own, {"fn": "written"}, whole)
+            # The part is a view of that from now on, as is what lies between: a reshaped buffer.
+            for view in reversed([v for v in views if not self._gone(v)]):
                 attrs = self._views[view][1]
-                fn = {"split": "slice", "unbind": "select"}.get(str(attrs["fn"]))
-                attrs = {**attrs, "fn": fn} if fn else attrs
+                fn = {"split": "slice", "unbind": "select"}.get(str(attrs["fn"]), attrs["fn"])
+                attrs = {**attrs, "fn": fn, "implied": True}
                 whole, above = self._again("view", (whole,), attrs, view), whole
                 self._views[whole] = (above, attrs)
 
@@ -233,7 +261,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return func(fake) if fake.fake_mode.in_kernel_invocation else fake.fake_device
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        if not self._paused and func.namespace != "prim":
+        if func is _DETACH and not self._detaching:
+            # Autograd keeps a result: the gradient within a forward pass flows through it.
+            self._names.setdefault(id(out), self.name_of(args[0]))
+            self._kept.append(out)
+        elif not self._paused and func.namespace != "prim":
             record(self, func, args, kwargs, [t for t in tree_flatten(out)[0] if is_tensor(t)])
         return out
 
@@ -284,6 +316,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                     stack.enter_context(self._patched(composite))
                 stack.enter_context(self._within_functions())
                 stack.enter_context(self._within_checkpoints())
+                stack.enter_context(self._within_detach())
                 stack.enter_context(_Calls(self))
                 with self:
                     yield self
@@ -332,6 +365,32 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             setattr(checkpoint, simple, generator)
             function.forward = staticmethod(forward)
 
+    @contextlib.contextmanager
+    def _within_detach(self) -> Iterator[None]:
+        """Know of detaching that the module asks for: autograd does so too, for its own sake."""
+        detach, data = torch.Tensor.detach, torch.Tensor.data
+
+        def asked(tensor: Any) -> Any:
+            before, self._detaching = self._detaching, True
+            try:
+                return detach(tensor)
+            finally:
+                self._detaching = before
+
+        def get(tensor: Any) -> Any:
+            before, self._detaching = self._detaching, True
+            try:
+                return data.__get__(tensor)
+            finally:
+                self._detaching = before
+
+        torch.Tensor.detach = asked
+        torch.Tensor.data = property(get, data.__set__)
+        try:
+            yield
+        finally:
+            torch.Tensor.detach, torch.Tensor.data = detach, data
+
     def _enter(self, module: torch.nn.Module, _: Any) -> None:
         path = self._paths.get(id(module))
         self._stack.append(path if path is not None else self._stack[-1] if self._stack else "")
@@ -346,7 +405,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         plain = composite.stand_in(original)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            if self._paused:
+            if self._paused or any(map(_mapped, (*args, *kwargs.values()))):
                 return original(*args, **kwargs)
             with self.whole():
                 out = plain(*args, **kwargs)
@@ -385,9 +444,22 @@ class _Calls(TorchFunctionMode):  # type: ignore[misc]
             return func(*args, **kwargs)
 
 
+def _memory_of(tensor: torch.Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except NotImplementedError:  # tensors that stand for others have none
+        return 0
+
+
+def _mapped(value: Any) -> bool:
+    """Tell whether a value is a tensor as `vmap` and `torch.func.grad` show it to a function."""
+    return is_tensor(value) and torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
 def is_tensor(value: Any) -> bool:
     """Tell whether a value is a tensor."""
     return isinstance(value, torch.Tensor)
 
 
 _DEVICE = torch.ops.prim.device.default
+_DETACH = torch.ops.aten.detach.default
