@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -340,3 +341,48 @@ def fused_sums() -> Any:
         return net.out(z)
 
     return Of(run, first=nn.Linear(8, 12), peep=weight(12), out=nn.Linear(12, 4)), rows(6, 8)
+
+
+@network
+def forces() -> Any:
+    """Energies and their slopes: gradients pass through kept results and turned weights."""
+
+    def run(net: Any, x: Any) -> Any:
+        x = x.detach().requires_grad_()
+        y = torch.sigmoid(net.first(x)) + torch.exp(-net.second(x).square())
+        energy = net.out(torch.tanh(net.third(y))).sum(-1)
+        (slope,) = torch.autograd.grad(energy.sum(), x, create_graph=True)
+        return energy.mean() + slope.norm(dim=-1).mean()
+
+    parts = {"first": nn.Linear(8, 12), "second": nn.Linear(8, 12), "third": nn.Linear(12, 6)}
+    return Of(run, **parts, out=nn.Linear(6, 1)), rows(5, 8)
+
+
+def snake(x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    return x + (alpha * x).sin().pow(2) / (alpha + 1e-6)
+
+
+@network
+def scripted() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        function = torch.jit.script(snake)
+
+    def run(net: Any, x: Any) -> Any:
+        return net.out(function(net.first(x), net.alpha))
+
+    return Of(run, first=nn.Linear(8, 12), alpha=weight(12), out=nn.Linear(12, 4)), rows(6, 8)
+
+
+@network
+def mapped() -> Any:
+    """An ensemble whose members one call of vmap runs."""
+
+    def run(net: Any, x: Any) -> Any:
+        def member(first: Any, second: Any, rows: Any) -> Any:
+            return F.linear(F.softplus(F.linear(rows, first)), second) + 1e-3
+
+        ys = torch.vmap(member, in_dims=(0, 0, None))(net.first, net.second, x)
+        return ys.mean(0) + ys.var(0)
+
+    return Of(run, first=weight(3, 12, 8), second=weight(3, 4, 12)), rows(6, 8)

@@ -59,7 +59,7 @@ def source_of(name: str) -> Source:
     return Source(name=name, reference=name, build=lambda: NETWORKS[name]()[0], inputs=inputs)
 
 
-@pytest.mark.parametrize("name", [n for n in NETWORKS if n != "gradient_penalty"])
+@pytest.mark.parametrize("name", [n for n in NETWORKS if n not in ("gradient_penalty", "forces")])
 @pytest.mark.filterwarnings("ignore")
 def test_a_network_by_hand(name: str) -> None:
     source = source_of(name)
@@ -110,6 +110,19 @@ def test_a_gradient_within_the_forward_pass() -> None:
     assert ours.forward_flops == 2 * layers
     unknown = {op.attrs["fn"] for op in graph.ops if op.kind == "unknown"}
     assert unknown == {"convolution_backward"} <= SPECIAL.keys()
+
+
+def test_a_second_derivative_reaches_every_weight() -> None:
+    """By hand, with a, c, d the products of 8 → 12 (two of them), 12 → 6 and 6 → 1.
+
+    The slope takes each once more. Backward: the two first layers have a gradient for their weight
+    alone, the others two; of the slope's products the one by the last layer has one, for its
+    weight, as what it is multiplied with is constant, and the others two.
+    """
+    ours = figures(trace_source(source_of("forces")), BATCH, 0, "fp32")
+    a, c, d = (2 * BATCH * 5 * product for product in (8 * 12, 12 * 6, 6 * 1))
+    assert ours.forward_flops == 2 * (2 * a + c + d)
+    assert ours.backward_flops == (2 * a + 2 * c + 2 * d) + (4 * a + 2 * c + d)
 
 
 def test_what_is_computed_without_a_gradient_has_none() -> None:

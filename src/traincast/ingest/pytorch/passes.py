@@ -30,6 +30,7 @@ from traincast.ingest.pytorch.loss import NoLossError, loss_of
 from traincast.ingest.pytorch.recorder import Recorder
 from traincast.ingest.pytorch.source import Feed, Point, Source
 from traincast.ingest.pytorch.trace import Trace
+from traincast.ingest.pytorch.watching import watching
 from traincast.units import format_bytes, format_seconds
 
 LARGEST_WEIGHTS = 4 * 2**30
@@ -193,7 +194,7 @@ def _run(
                     recorder.declare(tensor, label, "input")
         light = _NOTHING_KEPT if real and not keep else contextlib.nullcontext
         plain = torch.jit.optimized_execution(False)  # a scripted function, op by op
-        with light(), _same_draws(), plain, _uncompiled(), _unlogged(), recorder.watching():
+        with light(), _same_draws(), plain, _uncompiled(), _unlogged(), watching(recorder):
             loss, note = loss_of(recorder, module(*args, **kwargs))
         notes += note
     except UsageError:

@@ -12,20 +12,14 @@ import contextlib
 import math
 import weakref
 from collections.abc import Iterator, Sequence
-from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from traincast.graph import Attr
 from traincast.ingest.pytorch.trace import DTYPES, RawOp, RawTensor, Trace
-
-if TYPE_CHECKING:
-    from traincast.ingest.pytorch.composites import Composite
 
 _SIDE = frozenset({"view", "copy", "fill"})
 """Kinds that never stand for their whole module, so never take its bare path as name."""
@@ -40,10 +34,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self._float = float_dtype
         self._names: dict[int, str] = {}
         self._tensors: dict[str, weakref.ref[torch.Tensor]] = {}
+        self._others: list[weakref.ref[torch.Tensor]] = []
         self._memory: dict[int, str] = {}
         self._held = 0
         self._detaching = False
-        self._kept: list[Any] = []
         self._views: dict[str, tuple[str, dict[str, Attr]]] = {}
         self._later: dict[str, str] = {}
         self._taken: set[str] = set()
@@ -84,9 +78,20 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         dtype = "float" if tensor.dtype == self._float else DTYPES.get(tensor.dtype, "float32")
         shape = tuple(int(s) for s in tensor.shape)
         self.trace.tensors[name] = RawTensor(name, shape, dtype, role, trainable)
-        key, size = id(tensor), 0
-        if role == "activation" and key not in self._names:
+        size = 0
+        if role == "activation" and id(tensor) not in self._names:
             size = math.prod(shape) * tensor.element_size()
+        self._tensors[name] = self._call_it(tensor, name, size)
+        memory = _memory_of(tensor)
+        whole = self._tensors.get(self._memory.get(memory, ""))
+        whole = whole() if whole else None
+        if whole is None or whole.numel() == tensor.numel():
+            self._memory[memory] = name
+        return name
+
+    def _call_it(self, tensor: torch.Tensor, name: str, size: int) -> weakref.ref[torch.Tensor]:
+        """Give a tensor a name for as long as it lives; return a reference that has to be kept."""
+        key = id(tensor)
         self._names[key] = name
         self._held += size
         self.trace.held = max(self.trace.held, self._held)
@@ -95,13 +100,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._names.pop(key, None)  # another tensor may come to have this id
             self._held -= size
 
-        self._tensors[name] = weakref.ref(tensor, forget)
-        memory = _memory_of(tensor)
-        whole = self._tensors.get(self._memory.get(memory, ""))
-        whole = whole() if whole else None
-        if whole is None or whole.numel() == tensor.numel():
-            self._memory[memory] = name
-        return name
+        return weakref.ref(tensor, forget)
 
     def name_of(self, tensor: torch.Tensor) -> str:
         """Return a tensor's name; one that nothing recorded made is a constant.
@@ -263,8 +262,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         out = func(*args, **kwargs)
         if func is _DETACH and not self._detaching:
             # Autograd keeps a result: the gradient within a forward pass flows through it.
-            self._names.setdefault(id(out), self.name_of(args[0]))
-            self._kept.append(out)
+            self._others.append(self._call_it(out, self.name_of(args[0]), 0))
         elif not self._paused and func.namespace != "prim":
             record(self, func, args, kwargs, [t for t in tree_flatten(out)[0] if is_tensor(t)])
         return out
@@ -303,145 +301,37 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             self._call = {}
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[Recorder]:
-        """Record ops, composite functions and the module that each op belongs to."""
-        from traincast.ingest.pytorch.composites import COMPOSITES
-
-        hooks = torch.nn.modules.module
-        before = hooks.register_module_forward_pre_hook(self._enter)
-        after = hooks.register_module_forward_hook(self._leave, always_call=True)
-        try:
-            with contextlib.ExitStack() as stack:
-                for composite in COMPOSITES:
-                    stack.enter_context(self._patched(composite))
-                stack.enter_context(self._within_functions())
-                stack.enter_context(self._within_checkpoints())
-                stack.enter_context(self._within_detach())
-                stack.enter_context(_Calls(self))
-                with self:
-                    yield self
-        finally:
-            before.remove()
-            after.remove()
-
-    @contextlib.contextmanager
-    def _within_functions(self) -> Iterator[None]:
-        """Know of autograd functions: their forward runs without gradients, and yet has one."""
-        original = vars(torch.autograd.Function)["apply"]
-
-        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            differentiable = int(torch.is_grad_enabled())
-            self._functions += differentiable
-            try:
-                return original.__func__(cls, *args, **kwargs)
-            finally:
-                self._functions -= differentiable
-
-        torch.autograd.Function.apply = classmethod(apply)
+    def differentiable(self) -> Iterator[None]:
+        """Take what runs inside for differentiable, although it runs without gradients."""
+        more = int(torch.is_grad_enabled())
+        self._functions += more
         try:
             yield
         finally:
-            torch.autograd.Function.apply = original
+            self._functions -= more
 
     @contextlib.contextmanager
-    def _within_checkpoints(self) -> Iterator[None]:
-        """Know of calls of `torch.utils.checkpoint`, by whatever name they were imported."""
-        simple, function = "_checkpoint_without_reentrant_generator", checkpoint.CheckpointFunction
-        generator, forward = getattr(checkpoint, simple), function.forward
-
-        def around(*_: Any, **__: Any) -> Iterator[None]:
-            with self.checkpointed(reentrant=False):
-                yield
-
-        def inside(*args: Any) -> Any:
-            with self.checkpointed(reentrant=True):
-                return forward(*args)
-
-        setattr(checkpoint, simple, around)
-        function.forward = staticmethod(inside)
+    def detaching(self) -> Iterator[None]:
+        """Take detaching inside for the module's own."""
+        before, self._detaching = self._detaching, True
         try:
             yield
         finally:
-            setattr(checkpoint, simple, generator)
-            function.forward = staticmethod(forward)
+            self._detaching = before
 
-    @contextlib.contextmanager
-    def _within_detach(self) -> Iterator[None]:
-        """Know of detaching that the module asks for: autograd does so too, for its own sake."""
-        detach, data = torch.Tensor.detach, torch.Tensor.data
+    @property
+    def paused(self) -> bool:
+        """Whether nothing is recorded."""
+        return self._paused > 0
 
-        def asked(tensor: Any) -> Any:
-            before, self._detaching = self._detaching, True
-            try:
-                return detach(tensor)
-            finally:
-                self._detaching = before
-
-        def get(tensor: Any) -> Any:
-            before, self._detaching = self._detaching, True
-            try:
-                return data.__get__(tensor)
-            finally:
-                self._detaching = before
-
-        torch.Tensor.detach = asked
-        torch.Tensor.data = property(get, data.__set__)
-        try:
-            yield
-        finally:
-            torch.Tensor.detach, torch.Tensor.data = detach, data
-
-    def _enter(self, module: torch.nn.Module, _: Any) -> None:
+    def enter(self, module: torch.nn.Module, _: Any) -> None:
+        """Note that a module begins."""
         path = self._paths.get(id(module))
         self._stack.append(path if path is not None else self._stack[-1] if self._stack else "")
 
-    def _leave(self, module: torch.nn.Module, _args: Any, _out: Any) -> None:
+    def leave(self, module: torch.nn.Module, _args: Any, _out: Any) -> None:
+        """Note that it ends."""
         self._stack.pop()
-
-    @contextlib.contextmanager
-    def _patched(self, composite: Composite) -> Iterator[None]:
-        owner, name, capture = composite.owner, composite.name, composite.capture
-        original = getattr(owner, name)
-        plain = composite.stand_in(original)
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if self._paused or any(map(_mapped, (*args, *kwargs.values()))):
-                return original(*args, **kwargs)
-            with self.whole():
-                out = plain(*args, **kwargs)
-            if "input" in kwargs:
-                args, kwargs = (
-                    (kwargs["input"], *args),
-                    {k: v for k, v in kwargs.items() if k != "input"},
-                )
-            if capture(self, out, *args, **kwargs):
-                return out
-            return original(*args, **kwargs)
-
-        setattr(owner, name, run)
-        try:
-            yield
-        finally:
-            setattr(owner, name, original)
-
-
-class _Calls(TorchFunctionMode):  # type: ignore[misc]
-    """Tells a recorder where one call from Python issues several ops from C++, as an einsum does.
-
-    What is written in Python itself issues each op by a call of its own, but for the thin covers of
-    `torch.functional`.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if isinstance(func, FunctionType) and func.__module__ != "torch.functional":
-            return func(*args, **kwargs)
-        with self._recorder.one_call():
-            return func(*args, **kwargs)
 
 
 def _memory_of(tensor: torch.Tensor) -> int:
@@ -449,11 +339,6 @@ def _memory_of(tensor: torch.Tensor) -> int:
         return int(tensor.untyped_storage()._cdata)
     except NotImplementedError:  # tensors that stand for others have none
         return 0
-
-
-def _mapped(value: Any) -> bool:
-    """Tell whether a value is a tensor as `vmap` and `torch.func.grad` show it to a function."""
-    return is_tensor(value) and torch._C._functorch.is_functorch_wrapped_tensor(value)
 
 
 def is_tensor(value: Any) -> bool:
