@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from traincast.estimate.kernels import Flags, Ints
-from traincast.graph import Op
+from traincast.graph import Attr, Op
 from traincast.graph.kinds import Costs
 
-CALLS = frozenset({"checkpoint", "reentrant"})
-"""Attributes of ops in such calls: they change when an op runs, not what it costs."""
+
+def uncalled(attrs: Mapping[str, Attr]) -> Iterator[tuple[str, Attr]]:
+    """Yield the attributes of an op without those that tell when it runs, not what it costs."""
+    return ((k, v) for k, v in attrs.items() if k not in ("checkpoint", "reentrant"))
 
 
 def calls_of(ops: Sequence[Op]) -> Ints:
@@ -20,8 +22,8 @@ def calls_of(ops: Sequence[Op]) -> Ints:
     return np.array(calls, dtype=np.int64)
 
 
-def rerun_ops(ops: Sequence[Op], call: Ints, costs: Sequence[Costs]) -> Flags:
-    """Tell which ops of checkpointed calls run a second time.
+def rerun_ops(ops: Sequence[Op], call: Ints, costs: Sequence[Costs], op_class: Ints) -> Flags:
+    """Tell which ops of checkpointed calls run a second time, from the costs of their classes.
 
     PyTorch stops as soon as everything that backward needs is there again: before the last op that
     keeps something, if that keeps its operands alone. A reentrant call is run again to its end.
@@ -31,11 +33,12 @@ def rerun_ops(ops: Sequence[Op], call: Ints, costs: Sequence[Costs]) -> Flags:
         inside = np.flatnonzero(call == number).tolist()
         if ops[inside[0]].attrs.get("reentrant"):
             continue
-        keeping = [i for i in inside if costs[i].saved or costs[i].extra]
+        kept = {i: costs[op_class[i]] for i in inside}
+        keeping = [i for i in inside if kept[i].saved or kept[i].extra]
         if not keeping:
             again[inside] = False
             continue
         last = keeping[-1]
-        results = costs[last].extra or any(index < 0 for index in costs[last].saved)
+        results = kept[last].extra or any(index < 0 for index in kept[last].saved)
         again[[i for i in inside if i >= last + bool(results)]] = False
     return again

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traincast.estimate.calls import CALLS, calls_of, rerun_ops
+from traincast.estimate.calls import calls_of, rerun_ops, uncalled
 from traincast.estimate.kernels import FAMILIES, Flags, Floats, Ints, Kernels, kernel_table
 from traincast.estimate.lowering import Moves, launched
 from traincast.estimate.moves import find_moves
@@ -169,7 +169,7 @@ class _Builder:
         classes: list[OpClass] = []
         op_class = np.empty(len(ops), dtype=np.int64)
         for i, op in enumerate(ops):
-            attrs = tuple((k, v) for k, v in op.attrs.items() if k not in CALLS)
+            attrs = tuple(op.attrs.items() if "checkpoint" not in op.attrs else uncalled(op.attrs))
             # No gradient comes back through an op whose results have none, as an argmin's.
             flows = not op.outputs or any(name in self.grad for name in op.outputs)
             ins = tuple([self._spec(name, flows) for name in op.inputs])
@@ -193,7 +193,7 @@ class _Builder:
             layers=tuple(op.layer or op.name for op in ops),
             op_class=op_class,
             call=call,
-            again=rerun_ops(ops, call, [costs[i] for i in op_class]),
+            again=rerun_ops(ops, call, costs, op_class),
             values=self._values(ops, costs, op_class),
             parameter_op=self._parameter_ops(ops),
         )
