@@ -181,3 +181,15 @@ def test_a_checkpointed_call_runs_again_and_keeps_its_input(reentrant: bool) -> 
 
 def _uncalled(attrs: Mapping[str, Attr]) -> dict[str, Attr]:
     return {k: v for k, v in attrs.items() if k not in ("checkpoint", "reentrant")}
+
+
+def test_parts_are_copied_by_strides_and_whole_gradients_as_they_lie() -> None:
+    """Of 6 × 12 values, 12 are written at a time: autograd copies all 72 of each gradient."""
+    step = predict(trace_source(source_of("parts_written")), "h200", batch=BATCH).step
+    kernels = zip(step.kernels.names, step.kernels.read.tolist(), strict=True)
+    copies = {(n, read) for n, read in kernels if n in ("copy_", "copy_.narrow", "clone")}
+    rows = {round(size / BATCH / 4) for name, size in copies if name == "copy_.narrow"}
+    whole = {round(size / BATCH / 4) for name, size in copies if name == "clone"}
+    assert {12} <= rows
+    assert {72} <= whole
+    assert not any(name == "copy_" for name, _ in copies)

@@ -121,6 +121,12 @@ def _pad(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
     return _zeros(y.size, y.each), _copy("copy_.narrow", x)
 
 
+def _copied(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
+    """A copy into memory that is there: whole as it lies, a part of a larger tensor by strides."""
+    part = case.attrs.get("part") or kernel.write < max(a.size for a in (*case.ins, *case.outs))
+    return (kernel._replace(name="copy_.narrow" if part else "clone"),)
+
+
 def _roll(kernel: Kernel, case: Case) -> tuple[Kernel, ...]:
     """One axis after the other; images and windows are rolled along two."""
     return (kernel,) * (2 if len(case.ins[0].shape) >= 4 else 1)
@@ -271,6 +277,7 @@ def whole_rnn(kernel: Kernel) -> Kernel:
 Rule = Callable[[Kernel, Case], tuple[Kernel, ...]]
 RULES: dict[str, Rule] = {
     "clone": _clone,
+    "copy_": _copied,
     "select_backward": _part,
     "slice_backward": _part,
     "constant_pad_nd": _pad,

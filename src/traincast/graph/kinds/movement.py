@@ -118,17 +118,17 @@ def _written(c: Case) -> Costs:
     """
     whole, part = c.outs[0], c.ins[-1]
 
-    def move(a: Arg, name: str = "copy_") -> Kernel:
-        return Kernel(name, "copy", 0, 0, a.size, a.size, each=a.each)
+    def move(a: Arg) -> Kernel:
+        return Kernel("copy_", "copy", 0, 0, a.size, a.size, each=a.each)
 
     if not part.grad:
         return Costs(())
     zeros = Kernel("zeros_like", "fill", 0, 0, 0, part.size, each=part.each)
     if len(c.ins) == 1:
-        back = [move(part, "clone"), move(part)]
+        back = [move(part), move(part)]
         return Costs((), tuple(back if part.n < whole.n else [move(whole), *back]))
     left = [zeros, move(part)] if c.ins[0].grad else []
-    return Costs((), (move(whole), move(part, "clone"), *left))
+    return Costs((), (move(whole), move(part), *left))
 
 
 register(

@@ -211,6 +211,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             whole = views.pop()
             if not views or self.role_of(whole) == "parameter" or self._gone(whole):
                 continue
+            if op.kind == "copy" and self._elements(part) < self._elements(whole):
+                op.attrs["part"] = True
             # Arithmetic in place depends on the whole by the view that it reads.
             own = (part,) if written in op.inputs else (self._newest(whole), part)
             whole = self._again("copy", own, {"fn": "written"}, whole)
@@ -221,6 +223,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 attrs = {**attrs, "fn": fn, "implied": True}
                 whole, above = self._again("view", (whole,), attrs, view), whole
                 self._views[whole] = (above, attrs)
+
+    def _elements(self, name: str) -> int:
+        return math.prod(self.trace.tensors[name].shape)
 
     def _gone(self, name: str) -> bool:
         return self._tensors[self._newest(name)]() is None
