@@ -153,8 +153,8 @@ def held_out() -> list[Suite]:
         key="blind", title="H200, by another hand",
         about="Training steps of 18 networks that somebody else wrote "
         "(`benchmarks/data/h200/blind.py`): losses of pairs, mixers, recurrent taggers, clips, "
-        "sides that 8 does not divide; on a sixth machine, whose host went at 0.6 times the pace "
-        "of the others.",
+        "sides that 8 does not divide; on a sixth machine, whose host took 0.6 times as long "
+        "as the others.",
         fitted="The percentiles of the interval, with four others. Predicted for the first time, "
         "all steps were 25.6 % off, those that the device bounds 8 %. Their kernels were recorded "
         "then, and told which kinds to measure: products and convolutions with odd sides, "
@@ -164,7 +164,7 @@ def held_out() -> list[Suite]:
     fourth = Suite(
         key="fourth", title="H200, fourth",
         about="Training steps of 26 further networks of torchvision and Transformers on that same "
-        "machine, its host now at three quarters of the others' pace.",
+        "machine, its host now at three quarters of the others' time.",
         fitted="The percentiles of the interval, with four others. Predicted for the first time, "
         "76 of the 78 steps were 14.6 % off, quiet ones 9.3 %, and two were refused; the recorded "
         "kernels told of experts in 4 bytes and of numbers on the host.",

@@ -5,8 +5,8 @@
 The same as `traincast calibrate --from benchmarks/data/h200/kernels*.jsonl.gz --name h200`, then
 two things that kernels cannot tell, from runs of whole steps: one factor for the host, whose pace
 differs from one machine to another, from that table, the second suite and `unseen.py`; and how far
-real steps lie from predicted ones, from these and from two suites of a machine whose host went at
-two thirds of the others' pace: the 5th and 95th percentile of measured over predicted in each
+real steps lie from predicted ones, from these and from two suites of a machine whose host took
+two thirds of the others' time: the 5th and 95th percentile of measured over predicted in each
 regime; for steps that the device bounds, at the middle spread of their kernels. No kernel's time is
 adjusted to a step, and the held-out, third and `fresh.py`'s tables have no part in anything.
 """
