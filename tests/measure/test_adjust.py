@@ -13,6 +13,7 @@ import pytest
 from traincast.errors import InvalidValueError
 from traincast.estimate.calibrated.models import KernelModel
 from traincast.estimate.calibrated.profile import Profile, profile_from_json, profile_to_json
+from traincast.measure.adjust import _spread as spread_of_runs
 from traincast.measure.adjust import adjust_to_runs, family_of, rank_correlation
 from traincast.measure.group_fit import PRIOR, Seen, Table, fit_factors, folds_of, left_out
 from traincast.simulate.predict import predict
@@ -106,6 +107,16 @@ def test_few_runs_are_trusted_little() -> None:
     assert 1.0 < found(1) < found(3) < found(10) < 1.5
     assert found(1) < 1.4
     assert found(10) == pytest.approx(1.5, rel=0.02)
+
+
+def test_a_prediction_lies_inside_its_own_interval() -> None:
+    """Runs left out that all took a fifth less, or a quarter more, still leave 1 inside."""
+    for ratio in (0.8, 1.25):
+        table = Table([seen(i, ratio * (1 + i / 1000), {"matrix": 1.0}) for i in range(12)])
+        low, high = spread_of_runs(table, np.ones(12), np.zeros(12, dtype=bool))["device"]
+        assert low <= 1.0 <= high
+        assert low == pytest.approx(min(ratio, 1.0), abs=0.02)
+        assert high == pytest.approx(max(ratio, 1.0), abs=0.05)
 
 
 def test_a_family_is_left_out_whole() -> None:

@@ -368,6 +368,7 @@ def _spread(table: Table, guess: Floats, bound: Flags) -> dict[str, tuple[float,
     """Return the 5th and 95th percentile of measured over guessed steps, by regime.
 
     Few runs are widened as Student's t distribution widens a normal one: t ≈ z + (z³ + z) / 4n.
+    A prediction lies inside its own interval: runs that were left out may all be off to one side.
     """
     ratio = np.log(table.seconds / guess)
     steps = np.array([s.column != "fwd_ms" for s in table.seen])
@@ -379,7 +380,8 @@ def _spread(table: Table, guess: Floats, bound: Flags) -> dict[str, tuple[float,
         low, middle, high = np.quantile(ratio[chosen], [0.05, 0.5, 0.95])
         wider = (1.0 + (_Z**2 + 1.0) / (4.0 * (n - 1))) * np.sqrt(1.0 + 1.0 / n)
         ends = np.exp([middle + wider * (low - middle), middle + wider * (high - middle)])
-        result[regime] = (float(f"{ends[0]:.4g}"), float(f"{ends[1]:.4g}"))
+        low, high = min(ends[0], 1.0), max(ends[1], 1.0)
+        result[regime] = (float(f"{low:.4g}"), float(f"{high:.4g}"))
     return result
 
 
