@@ -266,7 +266,7 @@ def program_for(
     graph: Graph, precision: Precision, device: Device, estimator: Estimator, plan: Plan
 ) -> Program:
     """Return the program that an estimator prices: on a GPU what eager PyTorch launches there."""
-    lowered = plan.eager and getattr(estimator, "lowers", False) and device.tier.endswith("gpu")
+    lowered = plan.eager and getattr(estimator, "lowers", False) and device.is_gpu
     return program_of(graph, precision, plan.layout if lowered else "")
 
 
