@@ -74,7 +74,7 @@ def test_a_product_in_a_type_that_no_unit_takes_runs_as_in_fp32(device: str) -> 
 
 
 def test_another_host_is_taken_to_be_slower() -> None:
-    """Of six published machines, hosts took 0.95 to 1.8 times what the H200's takes."""
+    """Of six published machines, hosts took 0.92 to 1.8 times what the H200's takes."""
     ours, other = (
         sum(predict("resnet50", device, batch=1).step.host_s[p] for p in ("forward", "backward"))
         for device in ("h200", "a100-40gb")

@@ -51,7 +51,7 @@ RTX 3090 (benchmarks/timm_rtx3090.py), of which 93 % lie between."""
 OTHER_HOST = 1.3
 """How much longer another host than the one measured takes, where nothing is known of it.
 
-Six machines whose steps others have published take 0.95, 1.1, 1.55, 1.55, 1.55 and 1.8 times what
+Six machines whose steps others have published take 0.92, 1.09, 1.56, 1.56, 1.58, 1.8 times what
 the H200's host does (their steps that it bounds by far), 1.38 in the geometric mean; hosts
 of further H200s took 0.6 to 1.1 times."""
 SURE = 0.035

@@ -85,7 +85,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         memory = _memory_of(tensor)
         whole = self._tensors.get(self._memory.get(memory, ""))
         whole = whole() if whole else None
-        if whole is None or whole.numel() == tensor.numel():
+        if memory and (whole is None or whole.numel() == tensor.numel()):
             self._memory[memory] = name
         return name
 
